@@ -1,3 +1,15 @@
-"""One line around the PyTorch ``DataLoader`` you already have."""
+"""One line around the PyTorch ``DataLoader`` you already have: batches on the GPU before they are asked for.
+
+>>> import fastload as fl
+>>> loader = fl.PrefetchLoader(loader, mean, std)  # doctest: +SKIP
+>>> step = fl.TrainStep(model, optimizer, loss_fn, precision="bf16")  # doctest: +SKIP
+>>> for images, labels in loader:  # doctest: +SKIP
+...     out = step(images, labels)
+"""
+
+from fastload import kernels, transforms
+from fastload.loader import PrefetchLoader
+
+__all__ = ["PrefetchLoader", "kernels", "transforms"]
 
 __version__ = "0.1.0"

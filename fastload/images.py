@@ -1,0 +1,83 @@
+"""Which tensors of a batch are its images, and whether their values are what a mean and std expect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torchvision import tv_tensors
+
+from fastload.nested import Path
+
+__all__ = ["BATCHED_DIMS", "find_images", "refuse_targets", "remark_on_range"]
+
+BATCHED_DIMS = 4
+_IMAGE_TYPES = (tv_tensors.Image, tv_tensors.Video)
+_TARGET_TYPES = (tv_tensors.BoundingBoxes, tv_tensors.Mask, tv_tensors.KeyPoints)
+
+
+def find_images(tensors: Mapping[Path, torch.Tensor]) -> dict[Path, torch.Tensor]:
+    """The images among the tensors of a batch, by torchvision v2's rule.
+
+    >>> list(find_images({(0,): torch.zeros(8, 3, 4, 4), (1,): torch.zeros(8)}))
+    [(0,)]
+
+    They are the ``tv_tensors`` images and videos; if there are none, the first plain tensor; and if that is a single image
+    of shape (C, H, W) in a list, as detection loaders yield them, every tensor of the list that has three dimensions too.
+    """
+    typed = {path: tensor for path, tensor in tensors.items() if isinstance(tensor, _IMAGE_TYPES)}
+    if typed:
+        return typed
+    plain = {path: tensor for path, tensor in tensors.items() if not isinstance(tensor, tv_tensors.TVTensor)}
+    if not plain:
+        raise TypeError(
+            f"the batch holds no image: its tensors are {_describe(tensors)}; give a plain tensor or a tv_tensors.Image"
+        )
+    first = next(iter(plain))
+    if plain[first].ndim < BATCHED_DIMS - 1:
+        raise TypeError(
+            f"the first tensor of the batch is taken for the images, but it is {_describe({first: plain[first]})}; images "
+            "are (N, C, H, W) or (C, H, W): put them first, or mark them as tv_tensors.Image"
+        )
+    if plain[first].ndim >= BATCHED_DIMS:
+        return {first: plain[first]}
+    return {
+        path: tensor
+        for path, tensor in plain.items()
+        if path[:-1] == first[:-1] and tensor.ndim == plain[first].ndim and tensor.dtype == plain[first].dtype
+    }
+
+
+def refuse_targets(tensors: Mapping[Path, torch.Tensor]) -> None:
+    """Refuse boxes, masks and keypoints where the pixels that they describe are about to move."""
+    targets = {path: tensor for path, tensor in tensors.items() if isinstance(tensor, _TARGET_TYPES)}
+    if targets:
+        raise TypeError(
+            f"the transform moves pixels, and boxes, masks and keypoints cannot follow yet: {_describe(targets)}; move pixels "
+            "in the workers, with torchvision.transforms.v2"
+        )
+
+
+def remark_on_range(image: torch.Tensor, full_scale: float) -> str | None:
+    """What is odd about normalising ``image`` (on the host) with a mean and std for values from 0 to ``full_scale``.
+
+    Values below 0, above the full scale, or, where that is 255, none above 1, mean in practice that floating-point
+    images have been scaled or normalised once already. uint8 images are always right.
+    """
+    if not image.is_floating_point() or image.numel() == 0:
+        return None
+    low, high = (float(value) for value in torch.aminmax(image))
+    if low >= 0 and (high <= 1 if full_scale == 1 else high > 1):
+        return None
+    return (
+        f"the images are {image.dtype} with values from {low:.4g} to {high:.4g}, and mean and std are given for values "
+        f"from 0 to {full_scale:.0f}: are they normalised already? They are being normalised again. Yield uint8 images, "
+        "or leave out mean and std."
+    )
+
+
+def _describe(tensors: Mapping[Path, torch.Tensor]) -> str:
+    return ", ".join(
+        f"batch{''.join(f'[{key!r}]' for key in path)}: {type(tensor).__name__} {tensor.dtype} {tuple(tensor.shape)}"
+        for path, tensor in tensors.items()
+    ) or "none"

@@ -1,0 +1,85 @@
+"""Nested batches: apply a function to every tensor of one, however deep, and keep every type as it was."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Hashable, Mapping, MutableMapping, MutableSequence
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import PackedSequence
+
+__all__ = ["Path", "map_movable", "tensors"]
+
+Path = tuple[Hashable, ...]
+
+
+def map_movable(function: Callable[[Any, Path], Any], batch: Any, path: Path = ()) -> Any:
+    """``batch`` with ``function(leaf, path)`` in the place of each tensor and of each object that has a ``to`` method.
+
+    >>> map_movable(lambda tensor, path: path, {"image": torch.zeros(1), "names": ["a"], "boxes": [torch.ones(2)]})
+    {'image': ('image',), 'names': ['a'], 'boxes': [('boxes', 0)]}
+
+    Tuples, named tuples, lists, mappings, dataclasses and their subclasses are entered and come back with their type;
+    everything else is left alone, and so is a container in which nothing changed. ``path`` is made of the indices, keys
+    and field names that lead to a leaf.
+    """
+    if isinstance(batch, torch.Tensor):
+        return function(batch, path)
+    children = _children(batch)
+    if children is None:
+        return function(batch, path) if _is_movable(batch) else batch
+    mapped = [(key, map_movable(function, child, (*path, key))) for key, child in children]
+    if all(new is old for (_, new), (_, old) in zip(mapped, children, strict=True)):
+        return batch
+    return _rebuild(batch, mapped)
+
+
+def tensors(batch: Any) -> dict[Path, torch.Tensor]:
+    """The tensors of ``batch`` by the path to each, in order."""
+    found: dict[Path, torch.Tensor] = {}
+
+    def note(leaf: Any, path: Path) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            found[path] = leaf
+        return leaf
+
+    map_movable(note, batch)
+    return found
+
+
+def _is_movable(value: Any) -> bool:
+    """Whether ``value`` knows by itself how to go to a device."""
+    return callable(getattr(value, "to", None)) and not isinstance(value, type)
+
+
+def _children(batch: Any) -> list[tuple[Hashable, Any]] | None:
+    # These two bring a `to` that knows better than their container type: lengths that must stay on the CPU, a batch size.
+    if isinstance(batch, PackedSequence) or hasattr(batch, "record_stream"):
+        return None
+    if isinstance(batch, Mapping):
+        return list(batch.items())
+    if isinstance(batch, tuple | list):
+        return list(enumerate(batch))
+    if isinstance(batch, MutableSequence) and not isinstance(batch, bytearray):
+        return list(enumerate(batch))
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type) and not _is_movable(batch):
+        return [(field.name, getattr(batch, field.name)) for field in dataclasses.fields(batch)]
+    return None
+
+
+def _rebuild(batch: Any, items: list[tuple[Any, Any]]) -> Any:
+    values = [value for _, value in items]
+    if isinstance(batch, tuple):
+        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
+    if isinstance(batch, Mapping) and not isinstance(batch, MutableMapping):
+        return type(batch)(dict(items))  # type: ignore[call-arg]
+    clone = copy.copy(batch)  # a subclass keeps what else it carries
+    if isinstance(batch, MutableMapping | MutableSequence):
+        for key, value in items:
+            clone[key] = value
+    else:
+        for name, value in items:
+            object.__setattr__(clone, name, value)  # a frozen dataclass too
+    return clone

@@ -1,0 +1,134 @@
+"""The order of work between streams, and the lifetime of the memory that crosses them.
+
+A batch is prepared on a side stream and consumed on another. Three rules make that safe; this file is the only one
+that names streams and events, and docs/streams.md tells the whole story.
+
+1. The consumer's stream starts on a batch after the side stream has finished it: it waits for the batch's own event.
+2. A batch's memory is not used again before every kernel that the consumer queued has read it: the allocator is told
+   of the consumer's stream (``record_stream``).
+3. Memory stays bounded however far the host runs ahead: before a new batch takes a place, the background thread waits
+   until the device has passed the point at which the batch before it in that place was let go.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import torch
+
+__all__ = ["Mark", "NoStream", "Point", "SideStream", "side_stream"]
+
+# The CPU does its work at once, and Metal has one queue only: nothing can run beside the consumer there.
+STREAMLESS = ("cpu", "mps")
+
+
+class Point(Protocol):
+    """How far a stream has been given work."""
+
+    def wait(self) -> None:
+        """Block the calling thread until the device has done all of it."""
+
+
+class Recordable(Protocol):
+    """What the allocator can be told of: a tensor, or a container such as ``TensorDict`` that passes it on."""
+
+    def record_stream(self, stream: Any) -> object: ...
+
+
+class SideStream:
+    """The stream on which later batches are prepared while the consumer's stream works on this one."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._backend: Any = torch.get_device_module(device)
+        self._stream = self._backend.Stream(device)
+
+    def adopt_thread(self) -> None:
+        """From now on, all that the calling thread queues goes to this stream."""
+        self._backend.set_stream(self._stream)
+
+    def follow_consumer(self) -> None:
+        """Begin after what the caller has queued so far, since a loader may read tensors computed there."""
+        self._stream.wait_stream(self._backend.current_stream(self.device))
+
+    def prepared(self) -> _EventPoint:
+        """How far this stream has been given work."""
+        return _EventPoint(self.device, self._stream)
+
+    def consumed(self) -> _EventPoint:
+        """How far the caller's current stream has been given work."""
+        return _EventPoint(self.device, self._backend.current_stream(self.device))
+
+    def hand_over(self, memory: Iterable[Recordable], ready: _EventPoint) -> None:
+        """Let the caller's current stream use ``memory`` as soon as this stream has come to ``ready``."""
+        consumer = self._backend.current_stream(self.device)
+        consumer.wait_event(ready.event)
+        for block in memory:
+            block.record_stream(consumer)
+
+
+class _EventPoint:
+    def __init__(self, device: torch.device, stream: Any) -> None:
+        # A blocking event lets the waiting thread sleep; by default CUDA would spin on a core that the workers need.
+        options = {"blocking": True} if device.type == "cuda" else {}
+        self.event: Any = torch.get_device_module(device).Event(**options)
+        self.event.record(stream)
+
+    def wait(self) -> None:
+        self.event.synchronize()
+
+
+class NoStream:
+    """The same five calls where there is nothing to order: the work is done when the call returns."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def adopt_thread(self) -> None: ...
+
+    def follow_consumer(self) -> None: ...
+
+    def prepared(self) -> Passed:
+        return Passed()
+
+    def consumed(self) -> Passed:
+        return Passed()
+
+    def hand_over(self, memory: Iterable[Recordable], ready: Passed) -> None: ...
+
+
+class Passed:
+    """A point that no one needs to wait for."""
+
+    def wait(self) -> None: ...
+
+
+def side_stream(device: torch.device) -> SideStream | NoStream:
+    return NoStream(device) if device.type in STREAMLESS else SideStream(device)
+
+
+class Mark:
+    """A point in time: of the device's current stream, or of the clock where there are no streams.
+
+    >>> start, end = Mark(torch.device("cpu")), Mark(torch.device("cpu"))
+    >>> start.seconds_to(end) >= 0
+    True
+
+    Placing a mark never waits; :meth:`seconds_to` waits until the device has passed the later one.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._seconds = time.perf_counter()
+        self._event: Any = None
+        if device.type not in STREAMLESS:
+            backend = torch.get_device_module(device)
+            self._event = backend.Event(enable_timing=True)
+            self._event.record(backend.current_stream(device))
+
+    def seconds_to(self, later: Mark) -> float:
+        if self._event is None:
+            return later._seconds - self._seconds
+        later._event.synchronize()
+        return float(self._event.elapsed_time(later._event)) / 1000

@@ -1,0 +1,94 @@
+"""Turn bytes into the floats that a model is trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from fastload import kernels
+from fastload.transforms.flip import to_device
+from fastload.transforms.key import Key
+from fastload.transforms.transform import Transform
+
+__all__ = ["Normalize"]
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+MEMORY_FORMATS = (torch.contiguous_format, torch.channels_last)
+
+
+class Normalize(Transform):
+    """``(images / 255 - mean) / std``, each channel with its own numbers, in one pass over memory.
+
+    >>> Normalize(mean=[0.5], std=[0.25])(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
+    tensor([[[[-2.,  2.]]]])
+
+    Images are uint8, (N, C, H, W) with any strides, or (N, H, W, C), which is told by the number of channels that ``mean`` has.
+    Floating-point images are taken to be scaled to 0 to 1. The result is (N, C, H, W).
+
+    Args:
+        mean, std: one number a channel, as fractions of the full scale, or, if any is above 1, in 0 to 255 (then
+            floating-point images are taken to be in 0 to 255 too).
+        dtype: of the result: float32, bfloat16 or float16; computed in float32 and rounded once.
+        memory_format: of the result: ``torch.contiguous_format`` or ``torch.channels_last``.
+
+    Raises:
+        ValueError: ``mean`` and ``std`` differ in length or a std is not positive; ``dtype`` or ``memory_format`` is none of these.
+        TypeError: when called, the images are neither uint8 nor floating-point, or have another number of channels.
+    """
+
+    def __init__(
+        self,
+        mean: Sequence[float],
+        std: Sequence[float],
+        *,
+        dtype: torch.dtype = torch.float32,
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> None:
+        mean, std = ([float(value) for value in values] for values in (mean, std))
+        if len(mean) != len(std) or not mean:
+            raise ValueError(f"mean and std need one number a channel each; got mean={mean}, std={std}")
+        if not all(value > 0 for value in std):
+            raise ValueError(f"std must be positive; got {std}")
+        if dtype not in FLOATS:
+            raise ValueError(f"dtype must be one of {FLOATS}; got {dtype}")
+        if memory_format not in MEMORY_FORMATS:
+            raise ValueError(f"memory_format must be one of {MEMORY_FORMATS}; got {memory_format}")
+        self.full_scale = 255.0 if max(*mean, *std) > 1 else 1.0
+        self.mean = [value / self.full_scale for value in mean]
+        self.std = [value / self.full_scale for value in std]
+        self.dtype = dtype
+        self.memory_format = memory_format
+
+    def __repr__(self) -> str:
+        return f"Normalize({self.mean}, {self.std}, dtype={self.dtype}, memory_format={self.memory_format})"
+
+    def sample(self, samples: int, key: Key) -> None:  # noqa: ARG002  (there is nothing to draw)
+        return None
+
+    def apply(self, images: torch.Tensor, parameters: torch.Tensor | None = None) -> torch.Tensor:
+        """Normalised images, those mirrored for which ``parameters``, bool (N,), says so."""
+        images = self._channels_first(images)
+        leading = images.shape[:-3]
+        frames = images.flatten(0, -4)  # a video's frames share its parameters
+        flip = None
+        if parameters is not None:
+            flip = to_device(parameters.repeat_interleave(len(frames) // max(1, len(images))), images.device)
+        if images.dtype is not torch.uint8:
+            frames = frames.float() * (255.0 / self.full_scale)  # the reference expects 0 to 255
+        normalize = kernels.flip_normalize if images.dtype is torch.uint8 else kernels.reference.flip_normalize
+        result = normalize(frames, self.mean, self.std, flip, dtype=self.dtype, memory_format=self.memory_format)
+        return result.unflatten(0, leading)
+
+    def _channels_first(self, images: torch.Tensor) -> torch.Tensor:
+        if not (images.dtype is torch.uint8 or images.is_floating_point()):
+            raise TypeError(f"images must be uint8 (0 to 255) or floating-point (0 to 1); got {images.dtype}")
+        channels = len(self.mean)
+        if images.shape[-3] == channels:
+            return images
+        if images.shape[-1] == channels:
+            return images.movedim(-1, -3)
+        raise TypeError(
+            f"mean and std have {channels} channels, and images of shape {tuple(images.shape)} have not: they must be "
+            f"(N, {channels}, H, W) or (N, H, W, {channels})"
+        )

@@ -1,0 +1,43 @@
+"""What all tests share: a GPU or a reason to skip, and the proof that nothing outlives a test."""
+
+import gc
+import multiprocessing
+import os
+import threading
+
+# Where there is no GPU, kernels run in Triton's interpreter; Triton reads this when it is imported.
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
+# Read when the first cuBLAS handle is made; deterministic algorithms need it.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+import pytest
+
+
+
+def pytest_collection_modifyitems(items):
+    missing = "interpreter" if torch.cuda.is_available() else "gpu"
+    reasons = {"gpu": "needs a CUDA GPU", "interpreter": "kernels are compiled here, not interpreted"}
+    for item in items:
+        if item.get_closest_marker(missing):
+            item.add_marker(pytest.mark.skip(reason=reasons[missing]))
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind():
+    """G6: no thread or process of a test outlives it."""
+    threads = set(threading.enumerate())
+    children = set(multiprocessing.active_children())
+    yield
+    gc.collect()
+    left = [thread for thread in threading.enumerate() if thread not in threads and thread.name.startswith("fastload")]
+    for thread in left:
+        thread.join(timeout=10)
+    assert not [thread for thread in left if thread.is_alive()]
+    workers = set(multiprocessing.active_children()) - children
+    for worker in workers:
+        worker.join(timeout=10)
+    assert not [worker for worker in workers if worker.is_alive()]

@@ -1,0 +1,115 @@
+"""Transforms by hand, as a user calls them."""
+
+import pytest
+import torch
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+
+from fastload import transforms as T
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+IMAGES = torch.randint(0, 256, (4, 3, 6, 10), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+def torchvision_normalized(images):
+    return v2.functional.normalize(v2.functional.to_dtype(images, torch.float32, scale=True), MEAN, STD)
+
+
+def test_normalize_is_torchvisions():
+    torch.testing.assert_close(T.Normalize(MEAN, STD)(IMAGES), torchvision_normalized(IMAGES), atol=1e-6, rtol=1e-6)
+
+
+def test_mean_and_std_may_be_given_in_0_to_255():
+    scaled = T.Normalize([255 * m for m in MEAN], [255 * s for s in STD])
+    torch.testing.assert_close(scaled(IMAGES), T.Normalize(MEAN, STD)(IMAGES), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(scaled(IMAGES.float()), T.Normalize(MEAN, STD)(IMAGES), atol=1e-6, rtol=1e-6)
+
+
+def test_floats_are_taken_as_scaled():
+    torch.testing.assert_close(T.Normalize(MEAN, STD)(IMAGES / 255), T.Normalize(MEAN, STD)(IMAGES), atol=1e-5, rtol=1e-5)
+
+
+def test_channels_may_come_last():
+    last = IMAGES.permute(0, 2, 3, 1).contiguous()
+    assert torch.equal(T.Normalize(MEAN, STD)(last), T.Normalize(MEAN, STD)(IMAGES))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_dtype_and_memory_format_are_as_asked(dtype, memory_format):
+    out = T.Normalize(MEAN, STD, dtype=dtype, memory_format=memory_format)(IMAGES)
+    assert out.dtype == dtype
+    assert out.is_contiguous(memory_format=memory_format)
+
+
+def test_a_single_image_and_a_video_are_images_too():
+    normalize = T.Normalize(MEAN, STD)
+    assert torch.equal(normalize(IMAGES[0]), normalize(IMAGES)[0])
+    video = IMAGES.unflatten(0, (2, 2))
+    assert torch.equal(normalize(video), normalize(IMAGES).unflatten(0, (2, 2)))
+    flip = T.Compose([T.RandomHorizontalFlip(1.0), normalize])
+    assert torch.equal(flip(video).flatten(0, 1), normalize(IMAGES.flip(-1)))
+
+
+def test_typed_images_stay_typed():
+    assert type(T.Normalize(MEAN, STD)(tv_tensors.Image(IMAGES[0]))) is tv_tensors.Image
+
+
+def test_flip_mirrors_whom_it_drew():
+    flip = T.RandomHorizontalFlip(0.5)
+    key = T.Key(seed=1)
+    drawn = flip.sample(4, key)
+    assert 0 < drawn.sum() < 4
+    expected = torch.stack([image.flip(-1) if mirrored else image for image, mirrored in zip(IMAGES, drawn, strict=True)])
+    assert torch.equal(flip(IMAGES, key), expected)
+
+
+def test_fused_is_one_after_the_other():
+    key = T.Key(seed=1)
+    flip, normalize = T.RandomHorizontalFlip(), T.Normalize(MEAN, STD)
+    fused = T.Compose([flip, normalize])(IMAGES, key)
+    assert torch.equal(fused, normalize(flip(IMAGES, key.for_draw(0))))
+    nested = T.Compose([T.Compose([flip]), T.Compose([normalize])])(IMAGES, key)
+    assert torch.equal(nested, fused)
+
+
+def test_any_callable_can_stand_in_compose():
+    compose = T.Compose([v2.RandomInvert(p=1.0), T.RandomHorizontalFlip(0.0), T.Normalize(MEAN, STD), torch.neg])
+    torch.testing.assert_close(compose(IMAGES), -torchvision_normalized(255 - IMAGES), atol=1e-6, rtol=1e-6)
+
+
+def test_probability_is_that_of_the_draw():
+    drawn = T.RandomHorizontalFlip(0.3).sample(100_000, T.Key(seed=0))
+    standard_deviation = (0.3 * 0.7 / 100_000) ** 0.5
+    assert abs(drawn.double().mean() - 0.3) < 5 * standard_deviation
+
+
+def test_a_key_depends_on_each_of_its_parts():
+    keys = [T.Key(), T.Key(seed=1), T.Key(epoch=1), T.Key(place=1), T.Key(draw=1)]
+    assert len({float(key.uniform(1)) for key in keys}) == len(keys)
+    assert torch.equal(T.Key().uniform(10)[4:], T.Key(place=4).uniform(6))
+
+
+def test_without_a_key_torchs_generator_decides():
+    flip = T.RandomHorizontalFlip()
+    torch.manual_seed(5)
+    first = [flip(IMAGES) for _ in range(3)]
+    torch.manual_seed(5)
+    assert all(torch.equal(flip(IMAGES), image) for image in first)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: T.RandomHorizontalFlip(1.5), r"p must be a probability in \[0, 1\]; got 1.5"),
+        (lambda: T.Normalize([0.5], [0.5, 0.5]), "one number a channel"),
+        (lambda: T.Normalize([0.5], [0.0]), r"std must be positive; got \[0.0\]"),
+        (lambda: T.Normalize([0.5], [0.5], dtype=torch.uint8), "dtype must be one of.*got torch.uint8"),
+        (lambda: T.Normalize([0.5], [0.5], memory_format=torch.preserve_format), "memory_format must be one of"),
+        (lambda: T.Compose(["flip"]), "a transform must be callable.*got 'flip'"),
+        (lambda: T.RandomHorizontalFlip()(torch.zeros(2, 8, 8, 3)), r"looks like \(N, H, W, C\)"),
+    ],
+)
+def test_bad_arguments_are_refused_with_what_was_got(make, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        make()
