@@ -9,7 +9,8 @@
 
 from fastload import kernels, transforms
 from fastload.loader import PrefetchLoader
+from fastload.step import StepOutput, TrainStep
 
-__all__ = ["PrefetchLoader", "kernels", "transforms"]
+__all__ = ["PrefetchLoader", "StepOutput", "TrainStep", "kernels", "transforms"]
 
 __version__ = "0.1.0"

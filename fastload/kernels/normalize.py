@@ -1,10 +1,9 @@
 """Flip and normalise uint8 images in one pass over memory.
 
-The fast kernel works on quads: four neighbouring pixels of a row. Each thread reads a quad's C channels as C words of four
-bytes and writes its 4 C values as words of eight, whichever way channels lie in memory on either side; a mirrored quad is
-the same words with their bytes taken backwards. So every access is wide, and neighbouring threads write neighbouring
-words. docs/kernels.md has the alternatives that were measured. Rows that cannot be cut into quads take the second kernel,
-a pixel a thread.
+The fast kernel gives each thread a group of neighbouring pixels, as many as make eight bytes of output a channel: four
+of bfloat16, two of float32. It reads the group's C channels as C words and writes its values as C words of eight bytes,
+whichever way channels lie in memory on either side; a mirrored group is the same words read backwards. So every access is wide, and neighbouring threads write neighbouring words. docs/kernels.md tells what else was
+tried. Rows that cannot be cut into groups take the second kernel, a pixel a thread.
 """
 
 from __future__ import annotations
@@ -20,88 +19,96 @@ from fastload.kernels import reference
 
 __all__ = ["flip_normalize"]
 
-QUAD = 4  # pixels; written out in the kernels, which take no globals
+WORD_OUT = 8  # bytes
 WARPS = 4
 
 
 @triton.jit
-def _quads_kernel(  # type: ignore[no-untyped-def]
-    images,  # int32: four bytes a word; strides are in words
-    out,  # int64: eight bytes a word
+def _groups_kernel(  # type: ignore[no-untyped-def]
+    images,  # words of P bytes; strides are in words
+    out,  # words of eight bytes
     flip,
     scale,
     bias,
-    row_quads,
-    image_quads,
+    row_groups,
+    image_groups,
     tiles,
     stride_n,
     stride_c,
     stride_y,
     C: tl.constexpr,
+    P: tl.constexpr,  # pixels in a group, and values in an output word
     DTYPE: tl.constexpr,
-    VALUES: tl.constexpr,  # in an output word
     LAST_IN: tl.constexpr,  # channels last
     LAST_OUT: tl.constexpr,
     FLIP: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     n = tl.program_id(0) // tiles
-    quad = tl.program_id(0) % tiles * BLOCK + tl.arange(0, BLOCK)
-    inside = quad < image_quads
-    y = quad // row_quads
-    x = quad - y * row_quads
+    group = tl.program_id(0) % tiles * BLOCK + tl.arange(0, BLOCK)
+    inside = group < image_groups
+    y = group // row_groups
+    x = group - y * row_groups
     mirrored = False
     if FLIP:
         mirrored = tl.load(flip + n)
-        x = tl.where(mirrored, row_quads - 1 - x, x)
+        x = tl.where(mirrored, row_groups - 1 - x, x)
 
     source = images + n.to(tl.int64) * stride_n + y * stride_y + x * (C if LAST_IN else 1)
-    words = ()
+    read = ()
     for c in tl.static_range(C):
-        words += (tl.load(source + c * (1 if LAST_IN else stride_c), inside, 0),)
+        word = tl.load(source + c * (1 if LAST_IN else stride_c), inside, 0).to(tl.int32)
+        read += (tl.where(mirrored, _reversed(word, P), word) if FLIP and not LAST_IN else word,)
 
-    bits: tl.constexpr = 64 // VALUES
-    words_out: tl.constexpr = 4 * C // VALUES  # for each quad
-    per_plane: tl.constexpr = 4 // VALUES
-    out += n.to(tl.int64) * image_quads * words_out
-    for w in tl.static_range(words_out):
-        packed = tl.zeros((BLOCK,), tl.int64)
-        for i in tl.static_range(VALUES):
-            value = _value(words, scale, bias, mirrored, w * VALUES + i, C, LAST_IN, LAST_OUT, FLIP).to(DTYPE)
+    bits: tl.constexpr = 64 // P
+    written = ()
+    for w in tl.static_range(C):
+        values = tl.zeros((BLOCK,), tl.int64)
+        for i in tl.static_range(P):
+            value = _value(read, scale, bias, mirrored, w * P + i, C, P, LAST_IN, LAST_OUT, FLIP).to(DTYPE)
             value = value.to(tl.uint32 if bits == 32 else tl.uint16, bitcast=True)
-            packed |= value.to(tl.int64) << (i * bits)
-        if LAST_OUT:
-            target = out + quad * words_out + w
-        else:
-            target = out + (image_quads * (w // per_plane) + quad) * per_plane + w % per_plane
-        tl.store(target, packed, inside)
+            values |= value.to(tl.int64) << (i * bits)
+        written += (values,)
+
+    # All stores follow one another, so that those that share a sector of memory meet in the cache and go out as one.
+    out += n.to(tl.int64) * image_groups * C
+    for w in tl.static_range(C):
+        target = group * C + w if LAST_OUT else group + w * image_groups
+        tl.store(out + target, written[w], inside)
+
+
+@triton.jit
+def _reversed(word, P: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The ``P`` bytes of each word, last first."""
+    if P == 2:
+        return (word << 8) | (word >> 8)
+    return (word << 24) | ((word & 0xFF00) << 8) | ((word >> 8) & 0xFF00) | ((word >> 24) & 0xFF)
 
 
 @triton.jit
 def _value(  # type: ignore[no-untyped-def]
-    words,
+    read,
     scale,
     bias,
     mirrored,
     J: tl.constexpr,
     C: tl.constexpr,
+    P: tl.constexpr,
     LAST_IN: tl.constexpr,
     LAST_OUT: tl.constexpr,
     FLIP: tl.constexpr,
 ):
-    """The value that comes ``J``-th in the output of each quad: channel ``c`` of pixel ``k``."""
-    k: tl.constexpr = J // C if LAST_OUT else J % 4
-    c: tl.constexpr = J % C if LAST_OUT else J // 4
+    """The value that comes ``J``-th in the output of each group: channel ``c`` of pixel ``k``."""
+    k: tl.constexpr = J // C if LAST_OUT else J % P
+    c: tl.constexpr = J % C if LAST_OUT else J // P
     if LAST_IN:
         here: tl.constexpr = k * C + c
-        there: tl.constexpr = (3 - k) * C + c
-        byte = words[here // 4] >> (8 * (here % 4))
+        there: tl.constexpr = (P - 1 - k) * C + c
+        byte = read[here // P] >> (8 * (here % P))
         if FLIP:
-            byte = tl.where(mirrored, words[there // 4] >> (8 * (there % 4)), byte)
-    elif FLIP:
-        byte = words[c] >> tl.where(mirrored, 8 * (3 - k), 8 * k)
+            byte = tl.where(mirrored, read[there // P] >> (8 * (there % P)), byte)
     else:
-        byte = words[c] >> (8 * k)
+        byte = read[c] >> (8 * k)
     return (byte & 0xFF).to(tl.float32) * scale[c] + bias[c]
 
 
@@ -132,11 +139,13 @@ def _pixels_kernel(  # type: ignore[no-untyped-def]
     if FLIP:
         x = tl.where(tl.load(flip + n), row - 1 - x, x)
     source = images + n.to(tl.int64) * stride_n + y * stride_y + x * stride_x
+    values = ()
+    for c in tl.static_range(C):
+        values += (tl.load(source + c * stride_c, inside, 0).to(tl.float32) * scale[c] + bias[c],)
     out += n.to(tl.int64) * image * C
     for c in tl.static_range(C):
-        value = tl.load(source + c * stride_c, inside, 0).to(tl.float32) * scale[c] + bias[c]
         target = pixel * C + c if LAST_OUT else pixel + image * c
-        tl.store(out + target, value.to(out.dtype.element_ty), inside)
+        tl.store(out + target, values[c].to(out.dtype.element_ty), inside)
 
 
 def flip_normalize(
@@ -158,46 +167,47 @@ def flip_normalize(
         "C": channels,
         "LAST_OUT": memory_format is torch.channels_last,
         "FLIP": flip is not None,
-        # Without a flip, neighbouring quads are contiguous, and Triton would give a thread two of them: slower writes.
-        "BLOCK": 128 if flip is None else 256,
+        # One group a thread: with two, Triton lays them out so that a warp's stores leave gaps, and takes twice as long.
+        "BLOCK": 32 * WARPS,
         "num_warps": WARPS,
     }
-    layout = _quad_layout(images)
+    group = WORD_OUT // dtype.itemsize
+    layout = _group_layout(images, group)
     if layout is None:
         tiles = triton.cdiv(height * width, options["BLOCK"])
         _pixels_kernel[(n * tiles,)](
             images, out, flip, scale, bias, width, height * width, tiles, *images.stride(), **options
         )
         return out
-    quads = height * width // QUAD
-    tiles = triton.cdiv(quads, options["BLOCK"])
-    _quads_kernel[(n * tiles,)](
-        triton.reinterpret(images, tl.int32),
+    tiles = triton.cdiv(height * width // group, options["BLOCK"])
+    _groups_kernel[(n * tiles,)](
+        triton.reinterpret(images, WORDS_IN[group]),
         triton.reinterpret(out, tl.int64),
         flip,
         scale,
         bias,
-        width // QUAD,
-        quads,
+        width // group,
+        height * width // group,
         tiles,
-        *(stride // QUAD for stride in images.stride()[:3]),
-        DTYPE=TRITON_TYPES[dtype],
-        VALUES=8 // dtype.itemsize,
+        *(stride // group for stride in images.stride()[:3]),
+        P=group,
+        DTYPE=FLOATS[dtype],
         LAST_IN=layout is torch.channels_last,
         **options,
     )
     return out
 
 
-TRITON_TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+WORDS_IN = {2: tl.uint16, 4: tl.int32}
+FLOATS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
-def _quad_layout(images: torch.Tensor) -> torch.memory_format | None:
-    """How the channels of quads lie that can be read as aligned words; None if they cannot."""
+def _group_layout(images: torch.Tensor, group: int) -> torch.memory_format | None:
+    """How channels lie in images whose groups can be read as aligned words; None if they cannot."""
     n, c, y, x = images.stride()
-    if images.shape[3] % QUAD or n % QUAD or y % QUAD or images.data_ptr() % QUAD:
+    if images.shape[3] % group or n % group or y % group or images.data_ptr() % group:
         return None
-    if x == 1 and c % QUAD == 0:
+    if x == 1 and c % group == 0:
         return torch.contiguous_format
     if c == 1 and x == images.shape[1]:
         return torch.channels_last
