@@ -1,0 +1,84 @@
+"""The check before any figure: what a subject delivers is right, to the rounding of its dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from itertools import islice
+
+import torch
+
+from fastload.bench.imagenet import MEAN, STD
+from fastload.bench.window import Batches
+
+__all__ = ["WrongValuesError", "check_batches", "check_normalized"]
+
+# (x - mean) / std, and x * scale + bias as well, round four quantities that are at most 1 / std each.
+ROUNDINGS = 4
+
+
+class WrongValuesError(RuntimeError):
+    """A subject delivered wrong values, so its speed means nothing."""
+
+
+def check_batches(
+    subject: str,
+    batches: Batches,
+    expected: Sequence[tuple[torch.Tensor, ...]],
+    *,
+    dtype: torch.dtype,
+    arithmetic: torch.dtype,
+    memory_format: torch.memory_format = torch.contiguous_format,
+) -> None:
+    """Raise ``WrongValuesError`` unless ``batches`` begins with the ``expected`` (uint8 images, labels).
+
+    They are compared after all have been delivered, so that one which a later one overwrote is found.
+    """
+    with closing(batches):
+        delivered = list(islice(batches, len(expected)))
+    if len(delivered) < len(expected):
+        raise WrongValuesError(f"{subject} is wrong: it ends after {len(delivered)} batches")
+    for (images, labels), (uint8_images, its_labels) in zip(delivered, expected, strict=True):
+        check_normalized(subject, images, uint8_images, dtype=dtype, arithmetic=arithmetic, memory_format=memory_format)
+        if not torch.equal(labels.cpu(), its_labels):
+            raise WrongValuesError(f"{subject} is wrong: a batch came with the labels of another")
+
+
+def check_normalized(
+    subject: str,
+    out: torch.Tensor,
+    images: torch.Tensor,
+    flip: torch.Tensor | None = None,
+    *,
+    dtype: torch.dtype,
+    arithmetic: torch.dtype,
+    memory_format: torch.memory_format,
+) -> None:
+    """Raise ``WrongValuesError`` unless ``out`` is ``images`` (uint8) flipped and normalised.
+
+    The truth is computed in float64. ``out`` may differ from it by what computing in ``arithmetic`` and
+    storing in ``dtype`` can round away.
+    """
+    images = images.to(out.device)
+    if (out.shape, out.dtype) != (images.shape, dtype) or not out.is_contiguous(memory_format=memory_format):
+        raise WrongValuesError(
+            f"{subject} is wrong: it delivers {out.dtype} of shape {tuple(out.shape)} and strides "
+            f"{out.stride()}, not {dtype} of shape {tuple(images.shape)} in {memory_format}"
+        )
+    if flip is not None:
+        images = torch.where(flip.view(-1, 1, 1, 1), images.flip(-1), images)
+    mean, std = (torch.tensor(values, dtype=torch.float64, device=out.device).view(-1, 1, 1) for values in (MEAN, STD))
+    exact = (images.double() / 255 - mean) / std
+    computed = ROUNDINGS * _rounding(arithmetic) / std
+    allowed = computed + _rounding(dtype) * (exact.abs() + computed)
+    excess = ((out.double() - exact).abs() / allowed).nan_to_num(torch.inf).max().item()
+    if excess > 1:
+        raise WrongValuesError(
+            f"{subject} is wrong: a value is {excess:.3g} times as far from the float64 result as computing "
+            f"in {arithmetic} and storing in {dtype} can bring it"
+        )
+
+
+def _rounding(dtype: torch.dtype) -> float:
+    """Return the largest relative error of rounding to the nearest number of ``dtype``."""
+    return torch.finfo(dtype).eps / 2

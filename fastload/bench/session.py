@@ -1,0 +1,146 @@
+"""``Session``: one run of a suite, measured case by case, saved after each, shown at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import rich
+import rich.table
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+from fastload.bench import kernels, ladder, peers, resident
+from fastload.bench.result import Result, describe, device_slug
+from fastload.bench.suite import Plan, Suite
+from fastload.bench.table import layout
+
+__all__ = ["SUITES", "Session", "prepare"]
+
+SUITES = {suite.name: suite for suite in (kernels.SUITE, resident.SUITE, ladder.SUITE)}
+RESULTS = Path("benchmarks/results")
+CPU_RUNS = 2
+
+
+@dataclass(frozen=True)
+class Session:
+    """What is going to be measured, where, and the file that it goes to; see :func:`prepare`."""
+
+    suite: Suite
+    cases: Sequence[str]
+    subjects: Sequence[str]
+    missing: Mapping[str, str]  # subject -> the package that is not installed
+    runs: int
+    device: torch.device
+    meta: Mapping[str, Any]
+    path: Path
+    earlier: Result | None  # the file as it was
+
+    def run(self, console: Console | None = None) -> Path:
+        """Measure, write the file after each case, show the table on ``console``, and return the file.
+
+        Raises ``WrongValuesError`` if a subject delivers wrong values; its case has no figures then.
+        """
+        console = console or rich.get_console()
+        if self.device.type == "cpu":
+            console.print("No GPU here: everything runs at a tiny size on the CPU, and its figures mean little.")
+        for subject, package in self.missing.items():
+            console.print(f"{subject} is missing: {package} is not installed, so it is not measured.")
+        result = self._kept(console)
+        for case in self.cases:
+            result = self._measure(case, console).merged_into(result)
+            result.sort(self.suite.cases, self.suite.subjects)
+            result.write(self.path)
+            console.print(f"{case} took {result.meta['wall_s'][case]:.0f} s")
+        _show(result, self.path, console)
+        return self.path
+
+    def _kept(self, console: Console) -> Result:
+        """Return the rows of the earlier file if they may share a file with the new ones."""
+        new = Result(self.suite.name, {**self.meta}, [])
+        if self.earlier is None or new.same_run(self.earlier):
+            return self.earlier or new
+        console.print(f"{self.path} is of another commit, machine, version or setting, and will be replaced.")
+        return new
+
+    def _measure(self, case: str, console: Console) -> Result:
+        start = time.perf_counter()
+        with Progress(console=console, auto_refresh=False, transient=True, disable=not console.is_terminal) as bar:
+            rows = self.suite.measure(Plan(case, self.subjects, self.runs, self.device, bar))
+        wall_s = {case: round(time.perf_counter() - start, 1)}
+        return Result(self.suite.name, {**self.meta, "wall_s": wall_s}, rows)
+
+
+def prepare(
+    suite: str | Suite,
+    *,
+    cases: Sequence[str] = (),
+    subjects: Sequence[str] = (),
+    runs: int | None = None,
+    out: str | Path = RESULTS,
+) -> Session:
+    """Choose what of a suite to measure: on the GPU, or at a tiny size on the CPU if there is none.
+
+    >>> prepare("resident", cases=["resnet18_b512"], subjects=["timm", "fastload"]).run()  # doctest: +SKIP
+    PosixPath('benchmarks/results/resident--nvidia-h200.json')
+
+    In a file of the same commit, device, versions and settings the rows measured are replaced and the others
+    kept; any other file is replaced as a whole.
+
+    Args:
+        suite: a name in ``SUITES``, or a suite of your own.
+        cases: which of the suite's; all if empty.
+        subjects: which of the suite's; all if empty. What ratios are to is measured in any case.
+        runs: how often each subject is measured, at least 1; the suite's own number if None, 2 on the CPU.
+        out: the folder of the result file, made if it is not there.
+
+    Raises:
+        ValueError: there is no such suite, case or subject, ``runs`` is below 1, or the file in ``out`` that
+            would be written is there and no result file.
+
+    """
+    if isinstance(suite, str):
+        suite = SUITES[_known("suite", [suite], SUITES)[0]]
+    if runs is not None and runs < 1:
+        raise ValueError(f"runs must be at least 1, how often each subject is measured; got {runs}")
+    chosen = {suite.baseline, *_known("subject", subjects, suite.subjects)}
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    versions = peers.versions(suite.packages.values())
+    missing = {name: package for name, package in suite.packages.items() if package not in versions}
+    meta = describe(device, versions, list(missing), suite.settings(device))
+    Path(out).mkdir(parents=True, exist_ok=True)
+    path = Path(out) / f"{suite.name}--{device_slug(meta['device'])}.json"
+    return Session(
+        suite=suite,
+        cases=_known("case", cases, suite.cases),
+        subjects=[name for name in suite.subjects if name in chosen and name not in missing],
+        missing=missing,
+        runs=runs or (suite.runs if device.type == "cuda" else CPU_RUNS),
+        device=device,
+        meta=meta,
+        path=path,
+        earlier=Result.read(path) if path.exists() else None,
+    )
+
+
+def _known(what: str, chosen: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Return the chosen names, in the order in which they are known; all if none is chosen."""
+    chosen, known = list(chosen), list(known)
+    for name in chosen:
+        if name not in known:
+            raise ValueError(f"there is no {what} {name!r}; choose from {', '.join(known)}")
+    return [name for name in known if name in chosen or not chosen]
+
+
+def _show(result: Result, path: Path, console: Console) -> None:
+    content = layout(result)
+    table = rich.table.Table(title=path.stem)
+    for number, heading in enumerate(content.headings):
+        table.add_column(heading, justify="left" if number < content.names else "right")
+    for line in content.lines:
+        table.add_row(*line)
+    console.print(table, f"Written to {path}")

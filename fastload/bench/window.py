@@ -1,0 +1,71 @@
+"""A timed window: so many training steps, after a warm-up, with the device idle at both ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+
+__all__ = [
+    "Batches",
+    "Step",
+    "Window",
+    "allocated_gib",
+    "peak_gib",
+    "reset_peak",
+    "run",
+    "synchronize",
+    "timed_window",
+]
+
+Batches = Generator[tuple[torch.Tensor, torch.Tensor], None, None]
+Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+GIB = 1024**3
+
+
+@dataclass(frozen=True)
+class Window:
+    """How fast the steps went, and the most device memory allocated meanwhile (not counted on the CPU)."""
+
+    steps_per_s: float
+    peak_gib: float | None
+
+
+def timed_window(step: Step, batches: Batches, *, warm_up: int, steps: int, device: torch.device) -> Window:
+    """Time ``steps`` training steps, then close ``batches`` and so end their workers."""
+    with closing(batches):
+        run(step, batches, warm_up)
+        synchronize(device)
+        reset_peak(device)
+        start = time.perf_counter()
+        run(step, batches, steps)
+        synchronize(device)
+        return Window(steps / (time.perf_counter() - start), peak_gib(device))
+
+
+def run(step: Step, batches: Batches, steps: int) -> list[torch.Tensor]:
+    """Return the losses of the next ``steps`` steps, left on the device."""
+    return [step(images, labels) for images, labels in islice(batches, steps)]
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def reset_peak(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def allocated_gib(device: torch.device) -> float:
+    return torch.cuda.memory_allocated(device) / GIB if device.type == "cuda" else 0.0
+
+
+def peak_gib(device: torch.device) -> float | None:
+    return torch.cuda.max_memory_allocated(device) / GIB if device.type == "cuda" else None
