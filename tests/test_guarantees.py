@@ -272,7 +272,7 @@ def reserved_memory(loader, *, behind: int) -> list[int]:
     """The allocator's memory after each step, on a device that is ``behind`` steps behind the host."""
     ends, reserved = [], []
     for number, (images, _) in enumerate(loader):
-        torch.cuda._sleep(2 * HALF_A_MILLISECOND)
+        torch.cuda._sleep(6 * HALF_A_MILLISECOND)  # slower than the loader, so that all places are soon taken
         images.max()
         ends.append(torch.cuda.Event())
         ends[-1].record()

@@ -1,0 +1,140 @@
+"""The command line: one thin command per job, which imports what it needs when it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+from fastload import __version__
+
+__all__ = ["app", "main"]
+
+USER_ERROR, INTERRUPTED = 2, 130
+
+
+class _Commands(TyperGroup):
+    """Ctrl-C ends any command with one line and the exit code that shells use for it."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("fastload: interrupted", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+
+
+app = typer.Typer(
+    cls=_Commands, name="fastload", no_args_is_help=True, add_completion=False, rich_markup_mode="markdown"
+)
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Around the part of a command whose errors are all the user's to mend: one line and exit code 2."""
+    try:
+        yield
+    except (ImportError, OSError, ValueError) as error:
+        typer.echo(f"fastload: {error}", err=True)
+        raise typer.Exit(USER_ERROR) from None
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fastload {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """One line around the PyTorch DataLoader you already have."""
+
+
+@app.command()
+def demo(
+    *,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, cuda:1, ...; default: the accelerator, else cpu.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="A torchvision classification model.")] = "resnet18",
+    epochs: Annotated[int | None, typer.Option(min=1, help="Default: 3 on a CPU, else 5.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="A folder with train/ and val/, or with one folder of images a class.")
+    ] = None,
+    images: Annotated[
+        int | None,
+        typer.Option(min=1, help="To make, or at most to use of --data; default: 1,000 on a CPU, else 4,096."),
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(min=2, help="Default: 32 on a CPU, else 128.")] = None,
+    workers: Annotated[int | None, typer.Option(min=0, help="Worker processes; default: cores less one.")] = None,
+) -> None:
+    """Train a model on photographs twice, by the plain loop and through fastload, and compare."""
+    from fastload import demo as demonstration  # noqa: PLC0415
+
+    console = Console()
+    with one_line_errors(), console.status("finding the photographs"):
+        settings = demonstration.prepare(
+            device=device,
+            model=model,
+            epochs=epochs,
+            data=data,
+            images=images,
+            batch_size=batch_size,
+            workers=workers,
+        )
+    demonstration.run(settings, console)
+
+
+@app.command()
+def sample_data(
+    folder: Annotated[Path, typer.Argument(help="A folder that is empty or does not exist yet.")],
+    images: Annotated[int, typer.Option(help="How many files, training and held-out.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Of the places and sizes of the crops.")] = 0,
+) -> None:
+    """Write JPEG photographs to train on, in an ImageFolder layout."""
+    from fastload import data  # noqa: PLC0415
+
+    with one_line_errors(), Console().status("cutting photographs"):
+        data.sample_data(folder, images, seed=seed)
+    typer.echo(f"{images} images in {folder / 'train'} and {folder / 'val'}")
+
+
+@app.command()
+def bench(
+    suite: Annotated[str, typer.Argument(help="kernels, resident or ladder; benchmarks/README.md explains them.")],
+    *,
+    cases: Annotated[str, typer.Option(help="Which, comma-separated; default: all.")] = "",
+    subjects: Annotated[str, typer.Option(help="Which, comma-separated; default: all that are installed.")] = "",
+    runs: Annotated[int | None, typer.Option(min=1, help="How often to measure each subject.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder of the result file.")] = Path("benchmarks/results"),
+) -> None:
+    """Measure fastload, its peers and the limit, by turns, and write a result file."""
+    from fastload import bench as benchmark  # noqa: PLC0415
+
+    with one_line_errors():
+        session = benchmark.prepare(
+            suite,
+            cases=[case for case in cases.split(",") if case],
+            subjects=[subject for subject in subjects.split(",") if subject],
+            runs=runs,
+            out=out,
+        )
+    try:
+        session.run(Console())
+    except (benchmark.WrongValuesError, ModuleNotFoundError) as error:
+        typer.echo(f"fastload: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def main() -> None:
+    """Run the command line; the entry point of ``fastload``."""
+    app()

@@ -1,0 +1,118 @@
+"""The demo: that both loops train alike and learn, and which settings it takes."""
+
+import io
+import re
+import shutil
+
+import pytest
+import torch
+from rich.console import Console
+
+from fastload import demo
+from fastload.data import sample_data
+
+TINY = {"device": "cpu", "epochs": 1, "batch_size": 32, "workers": 1}
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    return sample_data(tmp_path_factory.mktemp("data") / "photographs", 200)
+
+
+@pytest.fixture
+def own_photographs(photographs, tmp_path):
+    return shutil.copytree(photographs, tmp_path / "own")
+
+
+@pytest.fixture(autouse=True)
+def same_threads_afterwards():
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def run(**settings):
+    """Both loops' results, and what was on the screen."""
+    console = Console(file=io.StringIO(), width=120)
+    results = demo.run(demo.prepare(**{**TINY, **settings}), console)
+    return *results, console.file.getvalue()
+
+
+def test_both_loops_take_the_same_first_step(photographs):
+    plain, fast, _ = run(data=photographs, images=40)
+    assert plain.loss == pytest.approx(fast.loss, rel=1e-4)
+
+
+def test_both_loops_learn(photographs):
+    plain, fast, _ = run(data=photographs, epochs=2, batch_size=16)
+    chance = 0.1
+    assert min(plain.accuracy, fast.accuracy) > 3 * chance
+
+
+def test_the_table_tells_of_both_loops(photographs):
+    plain, fast, screen = run(data=photographs, images=40)
+    for heading in ("images/s", "waiting for input", "peak memory", "loss", "held-out accuracy"):
+        assert heading in screen
+    for name, result in (("plain loop", plain), ("fastload", fast)):
+        row = next(line for line in screen.splitlines() if line.startswith(f"│ {name}"))
+        assert f"{result.images_per_second:,.0f}" in row
+        assert f"{result.loss:.3f}" in row
+        assert f"{result.accuracy:.1%}" in row
+        assert 0 <= result.waiting <= 1
+    assert "no transfer to hide" in screen
+
+
+def test_without_workers_it_trains_too(photographs):
+    plain, fast, _ = run(data=photographs, images=40, workers=0)
+    assert plain.loss == pytest.approx(fast.loss, rel=1e-4)
+
+
+def test_sample_data_is_made_once_and_then_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = demo.prepare(**TINY, images=20)
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.jpg")}
+    assert len(written) == 20
+    assert demo.prepare(**TINY, images=20) == first
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.jpg")} == written
+
+
+def test_class_folders_alone_are_split_the_same_way_each_time(photographs):
+    first, again = (demo.prepare(**TINY, data=photographs / "train") for _ in range(2))
+    assert first == again
+    assert (len(first.train), len(first.held_out)) == (128, 32)
+    assert not set(first.train) & set(first.held_out)
+
+
+def test_classes_are_the_folders(own_photographs):
+    for split in ("train", "val"):
+        shutil.rmtree(own_photographs / split / "cat")
+    settings = demo.prepare(**TINY, data=own_photographs)
+    assert len(settings.classes) == 9
+    assert {label for _, label in settings.train} == set(range(9))
+
+
+def test_at_most_so_many_of_the_users_images_are_used(photographs):
+    settings = demo.prepare(**TINY, data=photographs, images=50)
+    assert (len(settings.train), len(settings.held_out)) == (40, 10)
+
+
+def test_a_vision_transformer_gets_images_of_its_size(photographs):
+    assert demo.prepare(**TINY, data=photographs, model="vit_b_16").size == 224
+
+
+def test_a_damaged_image_is_named(own_photographs):
+    damaged = own_photographs / "val" / "cat" / "00000.jpg"
+    damaged.write_bytes(damaged.read_bytes()[:20_000])
+    with pytest.raises(ValueError, match=re.escape(f"{damaged} is not an image")):
+        demo.prepare(**TINY, data=own_photographs)
+
+
+def test_splits_of_different_classes_are_refused(own_photographs):
+    shutil.rmtree(own_photographs / "val" / "cat")
+    with pytest.raises(ValueError, match="must have the same classes"):
+        demo.prepare(**TINY, data=own_photographs)
+
+
+def test_a_single_class_is_refused(photographs):
+    with pytest.raises(ValueError, match="at least 2 classes"):
+        demo.prepare(**TINY, data=photographs / "train", images=1)
