@@ -22,8 +22,8 @@ def find_images(tensors: Mapping[Path, torch.Tensor]) -> dict[Path, torch.Tensor
     >>> list(find_images({(0,): torch.zeros(8, 3, 4, 4), (1,): torch.zeros(8)}))
     [(0,)]
 
-    They are the ``tv_tensors`` images and videos; if there are none, the first plain tensor; and if that is a single image
-    of shape (C, H, W) in a list, as detection loaders yield them, every tensor of the list that has three dimensions too.
+    They are the ``tv_tensors`` images and videos; if there are none, the first plain tensor; and if that is a single
+    image of shape (C, H, W) in a list, as detection loaders yield them, every image of the list.
     """
     typed = {path: tensor for path, tensor in tensors.items() if isinstance(tensor, _IMAGE_TYPES)}
     if typed:
@@ -36,8 +36,8 @@ def find_images(tensors: Mapping[Path, torch.Tensor]) -> dict[Path, torch.Tensor
     first = next(iter(plain))
     if plain[first].ndim < BATCHED_DIMS - 1:
         raise TypeError(
-            f"the first tensor of the batch is taken for the images, but it is {_describe({first: plain[first]})}; images "
-            "are (N, C, H, W) or (C, H, W): put them first, or mark them as tv_tensors.Image"
+            f"the first tensor of the batch is taken for the images, but it is {_describe({first: plain[first]})}; "
+            "images are (N, C, H, W) or (C, H, W): put them first, or mark them as tv_tensors.Image"
         )
     if plain[first].ndim >= BATCHED_DIMS:
         return {first: plain[first]}
@@ -53,16 +53,16 @@ def refuse_targets(tensors: Mapping[Path, torch.Tensor]) -> None:
     targets = {path: tensor for path, tensor in tensors.items() if isinstance(tensor, _TARGET_TYPES)}
     if targets:
         raise TypeError(
-            f"the transform moves pixels, and boxes, masks and keypoints cannot follow yet: {_describe(targets)}; move pixels "
-            "in the workers, with torchvision.transforms.v2"
+            f"the transform moves pixels, and boxes, masks and keypoints cannot follow yet: {_describe(targets)}; "
+            "move pixels in the workers, with torchvision.transforms.v2"
         )
 
 
 def remark_on_range(image: torch.Tensor, full_scale: float) -> str | None:
     """What is odd about normalising ``image`` (on the host) with a mean and std for values from 0 to ``full_scale``.
 
-    Values below 0, above the full scale, or, where that is 255, none above 1, mean in practice that floating-point
-    images have been scaled or normalised once already. uint8 images are always right.
+    Values below 0, values above 1 where the full scale is 1, and none above 1 where it is 255 mean in practice that
+    floating-point images have been scaled or normalised once already. uint8 images are always right.
     """
     if not image.is_floating_point() or image.numel() == 0:
         return None
@@ -71,13 +71,14 @@ def remark_on_range(image: torch.Tensor, full_scale: float) -> str | None:
         return None
     return (
         f"the images are {image.dtype} with values from {low:.4g} to {high:.4g}, and mean and std are given for values "
-        f"from 0 to {full_scale:.0f}: are they normalised already? They are being normalised again. Yield uint8 images, "
-        "or leave out mean and std."
+        f"from 0 to {full_scale:.0f}: are they normalised already? They are being normalised again. Yield uint8 "
+        "images, or leave out mean and std."
     )
 
 
 def _describe(tensors: Mapping[Path, torch.Tensor]) -> str:
-    return ", ".join(
+    described = (
         f"batch{''.join(f'[{key!r}]' for key in path)}: {type(tensor).__name__} {tensor.dtype} {tuple(tensor.shape)}"
         for path, tensor in tensors.items()
-    ) or "none"
+    )
+    return ", ".join(described) or "none"

@@ -55,7 +55,7 @@ def _is_movable(value: Any) -> bool:
 
 
 def _children(batch: Any) -> list[tuple[Hashable, Any]] | None:
-    # These two bring a `to` that knows better than their container type: lengths that must stay on the CPU, a batch size.
+    # Their own `to` knows better: PackedSequence's lengths stay on the CPU, TensorDict has a batch size and a device.
     if isinstance(batch, PackedSequence) or hasattr(batch, "record_stream"):
         return None
     if isinstance(batch, Mapping):

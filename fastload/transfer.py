@@ -19,9 +19,9 @@ class Sent:
     """A batch on its way to a device.
 
     ``tensors`` holds its tensors by path; ``containers``, what moved as a whole and can itself tell the allocator of a
-    stream (``TensorDict``). ``has_own`` says that something is still where it was: objects with no more than a ``to`` of
-    their own, and sparse tensors. The memory they will hold cannot be told to the allocator, so only the consumer may
-    move them, on its own stream (:func:`move_own`).
+    stream (``TensorDict``). ``has_own`` says that something is still where it was: objects with no more than a ``to``
+    of their own, and sparse tensors. The allocator cannot be told of the memory they will hold, so only the consumer
+    may move them, on its own stream (:func:`move_own`).
     """
 
     batch: Any
@@ -42,8 +42,8 @@ class Sent:
 def send(batch: Any, device: torch.device) -> Sent:
     """Queue the copies of ``batch`` to ``device`` on the current stream.
 
-    Tensors that are not pinned are pinned first, since the device copies nothing else while the host goes on. The caller
-    must keep ``batch`` until the copies are done.
+    Tensors that are not pinned are pinned first, since the device copies nothing else while the host goes on. The
+    caller must keep ``batch`` until the copies are done.
     """
     sent = Sent(batch, {}, [], has_own=False)
 
@@ -88,5 +88,6 @@ def _send_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 def _pin(tensor: torch.Tensor) -> torch.Tensor:
     if isinstance(tensor, tv_tensors.TVTensor):
-        return tv_tensors.wrap(tensor.as_subclass(torch.Tensor).pin_memory(), like=tensor)
+        typed: torch.Tensor = tv_tensors.wrap(tensor.as_subclass(torch.Tensor).pin_memory(), like=tensor)
+        return typed
     return tensor.pin_memory()

@@ -17,7 +17,6 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 import pytest
 
 
-
 def pytest_collection_modifyitems(items):
     missing = "interpreter" if torch.cuda.is_available() else "gpu"
     reasons = {"gpu": "needs a CUDA GPU", "interpreter": "kernels are compiled here, not interpreted"}

@@ -60,7 +60,9 @@ def test_g01_a_loader_may_reuse_its_pinned_buffer_once_asked_for_more():
 
 def count_wrong(loader, *, behind: int, habit: str, batches: int = 200) -> int:
     """How many batches do not hold their number, read by a device that is ``behind`` steps behind the host."""
-    streams = [torch.cuda.current_stream(), torch.cuda.Stream()] if habit == "streams" else [torch.cuda.current_stream()]
+    streams = (
+        [torch.cuda.current_stream(), torch.cuda.Stream()] if habit == "streams" else [torch.cuda.current_stream()]
+    )
     wrong = torch.zeros(batches, dtype=torch.bool, device="cuda")
     ends, held = [], []
     iterator = iter(loader)
@@ -203,8 +205,8 @@ def test_g03_later_batches_are_prepared_while_the_consumers_stream_is_busy():
     torch.cuda._sleep(2_000 * HALF_A_MILLISECOND)
     busy = torch.cuda.Event()
     busy.record()
-    for number in (1, 2):
-        next(iterator)
+    next(iterator)
+    next(iterator)
     while len(prepared) < 3:
         threading.Event().wait(0.01)
     for event in prepared[:3]:
@@ -260,9 +262,9 @@ def test_g04_no_more_than_depth_and_two_batches_are_alive(depth):
 
     loader = fl.PrefetchLoader(Loader(), device="cpu", depth=depth)
     for _ in range(3):
-        for batch in loader:
+        for _ in loader:
             assert len(alive) <= depth + 2
-    del batch
+    del _
     gc.collect()
     assert most <= depth + 2
     assert not alive
@@ -327,7 +329,7 @@ def collect(loader):
     try:
         for _, numbers in loader:
             labels += numbers.tolist()
-    except Exception as raised:
+    except Exception as raised:  # noqa: BLE001  (it is what the test looks at)
         error = raised
     return labels, error
 
@@ -407,6 +409,11 @@ def fastload_threads():
     return [thread for thread in threading.enumerate() if thread.name.startswith("fastload")]
 
 
+def divide_by_zero(batches):
+    for _, labels in batches:
+        1 // (0 * int(labels[0]))
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("way", ["break", "error", "close", "with", "del", "gc"])
 def test_g06_nothing_is_left_behind(way, workers):
@@ -420,8 +427,7 @@ def test_g06_nothing_is_left_behind(way, workers):
             break
     elif way == "error":
         with pytest.raises(ZeroDivisionError):
-            for _ in iterator:
-                1 / 0  # noqa: B018
+            divide_by_zero(iterator)
         iterator = None
     elif way == "close":
         loader.close()
@@ -436,6 +442,15 @@ def test_g06_nothing_is_left_behind(way, workers):
         cycle.append(cycle)
         del iterator, cycle
         gc.collect()
+    assert fastload_threads() == []
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_g06_an_error_that_is_kept_keeps_no_thread_and_no_worker(workers):
+    loader = fl.PrefetchLoader(numbered_loader(fail_at=9, num_workers=workers), device="cpu")
+    _, kept = collect(loader)
+    assert kept is not None
     assert fastload_threads() == []
     assert multiprocessing.active_children() == []
 

@@ -33,7 +33,8 @@ def flip_normalize(
 
     Args:
         images: uint8 (N, C, H, W), any strides; rows of four-pixel words are read fastest.
-        mean, std: C numbers each, as fractions of 255.
+        mean: of each channel, C numbers, as fractions of 255.
+        std: of each channel, likewise.
         flip: which images to mirror, bool (N,) on the images' device; None for none.
         dtype: of the result: float32, bfloat16 or float16. Computed in float32, rounded once.
         memory_format: of the result: ``torch.contiguous_format`` or ``torch.channels_last``.

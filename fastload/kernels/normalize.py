@@ -2,8 +2,9 @@
 
 The fast kernel gives each thread a group of neighbouring pixels, as many as make eight bytes of output a channel: four
 of bfloat16, two of float32. It reads the group's C channels as C words and writes its values as C words of eight bytes,
-whichever way channels lie in memory on either side; a mirrored group is the same words read backwards. So every access is wide, and neighbouring threads write neighbouring words. docs/kernels.md tells what else was
-tried. Rows that cannot be cut into groups take the second kernel, a pixel a thread.
+whichever way channels lie in memory on either side; a mirrored group is the same words read backwards. So every access
+is wide, and neighbouring threads write neighbouring words. docs/kernels.md tells what else was tried. Rows that cannot
+be cut into groups take the second kernel, a pixel a thread.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ __all__ = ["flip_normalize"]
 
 WORD_OUT = 8  # bytes
 WARPS = 4
+GRID_ROWS = 65_535  # images a launch: CUDA's limit for the second axis of a grid
 
 
 @triton.jit
-def _groups_kernel(  # type: ignore[no-untyped-def]
+def _groups_kernel(
     images,  # words of P bytes; strides are in words
     out,  # words of eight bytes
     flip,
@@ -32,7 +34,6 @@ def _groups_kernel(  # type: ignore[no-untyped-def]
     bias,
     row_groups,
     image_groups,
-    tiles,
     stride_n,
     stride_c,
     stride_y,
@@ -44,8 +45,8 @@ def _groups_kernel(  # type: ignore[no-untyped-def]
     FLIP: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    n = tl.program_id(0) // tiles
-    group = tl.program_id(0) % tiles * BLOCK + tl.arange(0, BLOCK)
+    n = tl.program_id(1)
+    group = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = group < image_groups
     y = group // row_groups
     x = group - y * row_groups
@@ -58,7 +59,7 @@ def _groups_kernel(  # type: ignore[no-untyped-def]
     read = ()
     for c in tl.static_range(C):
         word = tl.load(source + c * (1 if LAST_IN else stride_c), inside, 0).to(tl.int32)
-        read += (tl.where(mirrored, _reversed(word, P), word) if FLIP and not LAST_IN else word,)
+        read += (tl.where(mirrored, _reversed(word, P), word) if FLIP and not LAST_IN else word,)  # type: ignore[assignment]
 
     bits: tl.constexpr = 64 // P
     written = ()
@@ -68,7 +69,7 @@ def _groups_kernel(  # type: ignore[no-untyped-def]
             value = _value(read, scale, bias, mirrored, w * P + i, C, P, LAST_IN, LAST_OUT, FLIP).to(DTYPE)
             value = value.to(tl.uint32 if bits == 32 else tl.uint16, bitcast=True)
             values |= value.to(tl.int64) << (i * bits)
-        written += (values,)
+        written += (values,)  # type: ignore[assignment]
 
     # All stores follow one another, so that those that share a sector of memory meet in the cache and go out as one.
     out += n.to(tl.int64) * image_groups * C
@@ -78,7 +79,7 @@ def _groups_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _reversed(word, P: tl.constexpr):  # type: ignore[no-untyped-def]
+def _reversed(word, P: tl.constexpr):
     """The ``P`` bytes of each word, last first."""
     if P == 2:
         return (word << 8) | (word >> 8)
@@ -86,7 +87,7 @@ def _reversed(word, P: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _value(  # type: ignore[no-untyped-def]
+def _value(
     read,
     scale,
     bias,
@@ -113,7 +114,7 @@ def _value(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _pixels_kernel(  # type: ignore[no-untyped-def]
+def _pixels_kernel(
     images,
     out,
     flip,
@@ -121,7 +122,6 @@ def _pixels_kernel(  # type: ignore[no-untyped-def]
     bias,
     row,
     image,
-    tiles,
     stride_n,
     stride_c,
     stride_y,
@@ -131,8 +131,8 @@ def _pixels_kernel(  # type: ignore[no-untyped-def]
     FLIP: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    n = tl.program_id(0) // tiles
-    pixel = tl.program_id(0) % tiles * BLOCK + tl.arange(0, BLOCK)
+    n = tl.program_id(1)
+    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = pixel < image
     y = pixel // row
     x = pixel - y * row
@@ -141,7 +141,7 @@ def _pixels_kernel(  # type: ignore[no-untyped-def]
     source = images + n.to(tl.int64) * stride_n + y * stride_y + x * stride_x
     values = ()
     for c in tl.static_range(C):
-        values += (tl.load(source + c * stride_c, inside, 0).to(tl.float32) * scale[c] + bias[c],)
+        values += (tl.load(source + c * stride_c, inside, 0).to(tl.float32) * scale[c] + bias[c],)  # type: ignore[assignment]
     out += n.to(tl.int64) * image * C
     for c in tl.static_range(C):
         target = pixel * C + c if LAST_OUT else pixel + image * c
@@ -158,29 +158,40 @@ def flip_normalize(
     memory_format: torch.memory_format = torch.contiguous_format,
 ) -> torch.Tensor:
     """See :func:`fastload.kernels.flip_normalize`."""
-    n, channels, height, width = images.shape
     out = torch.empty(images.shape, dtype=dtype, device=images.device, memory_format=memory_format)
     if out.numel() == 0:
         return out
     scale, bias = (tuple(values) for values in reference.affine(mean, std))
+    for start in range(0, len(images), GRID_ROWS):
+        part = slice(start, start + GRID_ROWS)
+        _launch(images[part], out[part], None if flip is None else flip[part], scale, bias)
+    return out
+
+
+def _launch(
+    images: torch.Tensor,
+    out: torch.Tensor,
+    flip: torch.Tensor | None,
+    scale: tuple[float, ...],
+    bias: tuple[float, ...],
+) -> None:
+    n, channels, height, width = images.shape
     options: dict[str, Any] = {
         "C": channels,
-        "LAST_OUT": memory_format is torch.channels_last,
+        "LAST_OUT": not out.is_contiguous(),
         "FLIP": flip is not None,
-        # One group a thread: with two, Triton lays them out so that a warp's stores leave gaps, and takes twice as long.
+        # One group a thread: with two, a warp's stores leave gaps, and it takes twice as long.
         "BLOCK": 32 * WARPS,
         "num_warps": WARPS,
     }
-    group = WORD_OUT // dtype.itemsize
+    group = WORD_OUT // out.itemsize
     layout = _group_layout(images, group)
     if layout is None:
-        tiles = triton.cdiv(height * width, options["BLOCK"])
-        _pixels_kernel[(n * tiles,)](
-            images, out, flip, scale, bias, width, height * width, tiles, *images.stride(), **options
-        )
-        return out
-    tiles = triton.cdiv(height * width // group, options["BLOCK"])
-    _groups_kernel[(n * tiles,)](
+        grid = (triton.cdiv(height * width, options["BLOCK"]), n)
+        _pixels_kernel[grid](images, out, flip, scale, bias, width, height * width, *images.stride(), **options)
+        return
+    grid = (triton.cdiv(height * width // group, options["BLOCK"]), n)
+    _groups_kernel[grid](
         triton.reinterpret(images, WORDS_IN[group]),
         triton.reinterpret(out, tl.int64),
         flip,
@@ -188,14 +199,12 @@ def flip_normalize(
         bias,
         width // group,
         height * width // group,
-        tiles,
         *(stride // group for stride in images.stride()[:3]),
         P=group,
-        DTYPE=FLOATS[dtype],
+        DTYPE=FLOATS[out.dtype],
         LAST_IN=layout is torch.channels_last,
         **options,
     )
-    return out
 
 
 WORDS_IN = {2: tl.uint16, 4: tl.int32}

@@ -22,8 +22,8 @@ class Compose(Transform):
     >>> Compose([RandomHorizontalFlip(), Normalize([0.5] * 3, [0.5] * 3)])(images).unique()
     tensor([-1.])
 
-    Beside the transforms of this package, any callable that takes and returns a batch of images can stand in the list. A
-    ``RandomHorizontalFlip`` directly before a ``Normalize`` is done by the same kernel.
+    Beside the transforms of this package, any callable that takes and returns a batch of images can stand in the
+    list. A ``RandomHorizontalFlip`` directly before a ``Normalize`` is done by the same kernel.
 
     Raises:
         TypeError: an element is not callable.

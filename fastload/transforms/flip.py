@@ -18,8 +18,8 @@ class RandomHorizontalFlip(Transform):
     >>> RandomHorizontalFlip(p=1.0)(torch.tensor([[[[1, 2, 3]]]], dtype=torch.uint8))
     tensor([[[[3, 2, 1]]]], dtype=torch.uint8)
 
-    Images (N, C, H, W) of any dtype. In a ``Compose``, directly before ``Normalize``, both are one pass over memory. Boxes, masks
-    and keypoints do not follow yet: a batch that holds them as ``tv_tensors`` is refused.
+    Images (N, C, H, W) of any dtype. In a ``Compose``, directly before ``Normalize``, both are one pass over memory.
+    Boxes, masks and keypoints do not follow yet: a batch that holds them as ``tv_tensors`` is refused.
 
     Raises:
         ValueError: ``p`` is not in [0, 1].
@@ -41,7 +41,9 @@ class RandomHorizontalFlip(Transform):
 
     def apply(self, images: torch.Tensor, parameters: torch.Tensor) -> torch.Tensor:
         if images.shape[-1] in CHANNELS and images.shape[-3] > max(CHANNELS):
-            raise TypeError(f"images must be (N, C, H, W), and {tuple(images.shape)} looks like (N, H, W, C): permute them")
+            raise TypeError(
+                f"images must be (N, C, H, W), and {tuple(images.shape)} looks like (N, H, W, C): permute them"
+            )
         mirrored = to_device(parameters, images.device).view(-1, *[1] * (images.ndim - 1))
         return torch.where(mirrored, images.flip(-1), images)
 

@@ -23,8 +23,8 @@ class Key:
     ``place`` is that of the batch's first sample in the epoch, so the numbers do not depend on how the epoch is cut
     into batches. ``draw`` tells apart the transforms that draw for the same sample.
 
-    The generator is Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), NumPy's, its key
-    being (seed, epoch) and its counter (place, draw).
+    The generator is Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), NumPy's,
+    with the key (seed, epoch) and the counter (place, draw).
     """
 
     seed: int = 0

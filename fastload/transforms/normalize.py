@@ -23,7 +23,7 @@ class Normalize(Transform):
     >>> Normalize(mean=[0.5], std=[0.25])(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
     tensor([[[[-2.,  2.]]]])
 
-    Images are uint8, (N, C, H, W) with any strides, or (N, H, W, C), which is told by the number of channels that ``mean`` has.
+    Images are uint8, (N, C, H, W) with any strides, or (N, H, W, C), told by the number of channels that ``mean`` has.
     Floating-point images are taken to be scaled to 0 to 1. The result is (N, C, H, W).
 
     Args:
@@ -33,7 +33,8 @@ class Normalize(Transform):
         memory_format: of the result: ``torch.contiguous_format`` or ``torch.channels_last``.
 
     Raises:
-        ValueError: ``mean`` and ``std`` differ in length or a std is not positive; ``dtype`` or ``memory_format`` is none of these.
+        ValueError: ``mean`` and ``std`` differ in length, a std is not positive, or ``dtype`` or ``memory_format`` is
+            none of these.
         TypeError: when called, the images are neither uint8 nor floating-point, or have another number of channels.
     """
 
@@ -61,7 +62,15 @@ class Normalize(Transform):
         self.memory_format = memory_format
 
     def __repr__(self) -> str:
-        return f"Normalize({self.mean}, {self.std}, dtype={self.dtype}, memory_format={self.memory_format})"
+        options = "".join(
+            f", {name}={value}"
+            for name, value, default in (
+                ("dtype", self.dtype, torch.float32),
+                ("memory_format", self.memory_format, torch.contiguous_format),
+            )
+            if value is not default
+        )
+        return f"Normalize({self.mean}, {self.std}{options})"
 
     def sample(self, samples: int, key: Key) -> None:  # noqa: ARG002  (there is nothing to draw)
         return None
@@ -78,7 +87,7 @@ class Normalize(Transform):
             frames = frames.float() * (255.0 / self.full_scale)  # the reference expects 0 to 255
         normalize = kernels.flip_normalize if images.dtype is torch.uint8 else kernels.reference.flip_normalize
         result = normalize(frames, self.mean, self.std, flip, dtype=self.dtype, memory_format=self.memory_format)
-        return result.unflatten(0, leading)
+        return result.view(*leading, *result.shape[1:])
 
     def _channels_first(self, images: torch.Tensor) -> torch.Tensor:
         if not (images.dtype is torch.uint8 or images.is_floating_point()):

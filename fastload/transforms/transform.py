@@ -18,8 +18,8 @@ _BATCHED_DIMS = 4
 class Transform(ABC):
     """A transform of a batch of images (N, C, H, W), or of one image (C, H, W), in two steps.
 
-    :meth:`sample` draws the parameters from a key, :meth:`apply` applies them; so a reference, a kernel and a repetition can
-    share them.
+    :meth:`sample` draws the parameters from a key, :meth:`apply` applies them; so a reference, a kernel and a
+    repetition can share them.
     """
 
     moves_pixels = False

@@ -61,8 +61,8 @@ def check(images, dtype, memory_format, flip, monkeypatch):
     assert actual.stride() == expected.stride()
     assert actual.dtype == dtype
     truth = exact(images, mean, std, flip)
-    # One rounding of the result, and float32's of the scale, the product and the sum before it. The last three are relative
-    # to the terms, at most 1/std and mean/std, not to their difference.
+    # One rounding of the result, and float32's of the scale, the product and the sum before it. The last three are
+    # relative to the terms, at most 1/std and mean/std, not to their difference.
     terms = max(1 / s + m / s for m, s in zip(mean, std, strict=True))
     allowed = rounding(dtype, images.device) * truth.abs() + 3 * torch.finfo(torch.float32).eps * terms
     assert ((actual.cpu().double() - truth).abs() <= allowed).all()
@@ -78,7 +78,9 @@ def rounding(dtype, device):
 @pytest.mark.parametrize("device", HERE)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("memory_format", FORMATS)
-@pytest.mark.parametrize("shape", [(3, 3, 5, 8), (2, 1, 7, 13), (2, 4, 6, 12), (1, 3, 1, 1), (2, 3, 33, 67), (4, 1, 9, 4)])
+@pytest.mark.parametrize(
+    "shape", [(3, 3, 5, 8), (2, 1, 7, 13), (2, 4, 6, 12), (1, 3, 1, 1), (2, 3, 33, 67), (4, 1, 9, 4)]
+)
 def test_every_layout_is_right(device, dtype, memory_format, shape, monkeypatch):
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator).to(device)
@@ -121,6 +123,14 @@ def test_a_batch_of_more_than_two_billion_values_is_right_at_its_end():
         images[-2:], MEAN[:3], STD[:3], dtype=torch.bfloat16, memory_format=torch.channels_last
     )
     assert torch.equal(out[-2:], tail)
+
+
+@pytest.mark.gpu
+def test_a_batch_of_more_images_than_a_grid_has_rows_is_right_at_its_end():
+    images = torch.empty(70_000, 3, 2, 4, dtype=torch.uint8, device="cuda").random_(0, 256)
+    flip = torch.arange(len(images), device="cuda") % 3 == 0
+    out = fl.kernels.flip_normalize(images, MEAN[:3], STD[:3], flip)
+    torch.testing.assert_close(out, reference.flip_normalize(images, MEAN[:3], STD[:3], flip), atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.interpreter

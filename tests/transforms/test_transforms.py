@@ -26,7 +26,9 @@ def test_mean_and_std_may_be_given_in_0_to_255():
 
 
 def test_floats_are_taken_as_scaled():
-    torch.testing.assert_close(T.Normalize(MEAN, STD)(IMAGES / 255), T.Normalize(MEAN, STD)(IMAGES), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        T.Normalize(MEAN, STD)(IMAGES / 255), T.Normalize(MEAN, STD)(IMAGES), atol=1e-5, rtol=1e-5
+    )
 
 
 def test_channels_may_come_last():
@@ -60,7 +62,9 @@ def test_flip_mirrors_whom_it_drew():
     key = T.Key(seed=1)
     drawn = flip.sample(4, key)
     assert 0 < drawn.sum() < 4
-    expected = torch.stack([image.flip(-1) if mirrored else image for image, mirrored in zip(IMAGES, drawn, strict=True)])
+    expected = torch.stack(
+        [image.flip(-1) if mirrored else image for image, mirrored in zip(IMAGES, drawn, strict=True)]
+    )
     assert torch.equal(flip(IMAGES, key), expected)
 
 
