@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -14,6 +15,9 @@ from fastload.streams import side_stream
 from fastload.transforms import Compose, Key, Normalize
 
 __all__ = ["PrefetchLoader"]
+
+
+SEEDS = 2**63
 
 
 class PrefetchLoader:
@@ -43,11 +47,11 @@ class PrefetchLoader:
         dtype: of the normalised images; float32 by default. Needs ``mean`` and ``std``.
         memory_format: of the normalised images, such as ``torch.channels_last``. Needs ``mean`` and ``std``.
         depth: how many batches may wait for the consumer, at least 1. At most ``depth + 2`` are on the device.
-        seed: of the transform's randomness, which depends on it, the epoch and a sample's place in the epoch alone.
+        seed: from 0 to 2**63 - 1, of the transform's randomness, which depends on it, the epoch and a sample's place in the epoch alone.
 
     Raises:
         TypeError: ``loader`` is not iterable, or ``transform`` not callable.
-        ValueError: ``depth`` is below 1, or ``mean``, ``std``, ``dtype`` and ``memory_format`` do not fit together.
+        ValueError: ``depth`` or ``seed`` is out of its range, or ``mean``, ``std``, ``dtype`` and ``memory_format`` do not fit together.
 
     Which tensors are images? Those that are ``tv_tensors``; else the first plain tensor of the batch.
     """
@@ -67,8 +71,10 @@ class PrefetchLoader:
     ) -> None:
         if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
             raise TypeError(f"loader must be an iterable of batches, such as a DataLoader; got {type(loader).__name__}")
-        if depth < 1:
-            raise ValueError(f"depth must be at least 1, the number of batches that may wait; got {depth}")
+        if not isinstance(depth, int) or depth < 1:
+            raise ValueError(f"depth must be an int of at least 1, the number of batches that may wait; got {depth!r}")
+        if not isinstance(seed, int) or not 0 <= seed < SEEDS:
+            raise ValueError(f"seed must be an int from 0 to 2**63 - 1; got {seed!r}")
         self.loader = loader
         self.device = _resolve(device)
         self.transform = _plan(transform, mean, std, dtype, memory_format)
@@ -78,8 +84,10 @@ class PrefetchLoader:
         self._side = side_stream(self.device)
         self._spare: list[Room] = []
         self._passes: weakref.WeakSet[Pass] = weakref.WeakSet()
+        self._threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
     def __iter__(self) -> Iterator[Any]:
+        self._end_passes_that_share_an_iterator()
         batches = iter(self.loader)
         self._side.follow_consumer()
         # The last pass's room knows which batches the consumer may still hold: memory is bounded across epochs too.
@@ -88,7 +96,15 @@ class PrefetchLoader:
         self.epoch += 1
         one_pass = Pass(batches, prepare, room, self._spare)
         self._passes.add(one_pass)
+        self._threads.add(one_pass.thread)
         return one_pass
+
+    def _end_passes_that_share_an_iterator(self) -> None:
+        """Where all passes pull from one iterator, let no older thread take a batch of the new pass from it."""
+        if getattr(self.loader, "persistent_workers", False) or isinstance(self.loader, Iterator):
+            self.close()
+            for thread in list(self._threads):
+                thread.join()
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]

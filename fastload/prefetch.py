@@ -35,12 +35,12 @@ class Pass(Iterator[Any]):
         self._side = prepare.side
         self._room = room
         self._arrivals: SimpleQueue[Arrival | _End] = SimpleQueue()
-        thread = threading.Thread(
+        self.thread = threading.Thread(
             target=_feed, args=(batches, prepare, room, self._arrivals), name="fastload-prefetch", daemon=True
         )
-        thread.start()
+        self.thread.start()
         # The thread does not know of the pass: letting go of the pass ends it, and so does the interpreter's end.
-        self.close = weakref.finalize(self, _close, thread, self._arrivals, room, spare)
+        self.close = weakref.finalize(self, _close, self.thread, self._arrivals, room, spare)
 
     def __next__(self) -> Any:
         if not self.close.alive:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import types
 import warnings
 import weakref
@@ -469,6 +470,39 @@ def test_g06_passes_are_independent():
     assert pairs == [(labels, labels) for labels in ([0, 1, 2, 3], [4, 5, 6, 7], [8, 9])]
 
 
+def test_g06_persistent_workers_have_one_pass_at_a_time():
+    loader = fl.PrefetchLoader(numbered_loader(samples=40, num_workers=2, persistent_workers=True), device="cpu")
+    first = iter(loader)
+    next(first)
+    workers = set(multiprocessing.active_children())
+    assert [labels.tolist()[0] for _, labels in loader] == list(range(0, 40, 4))
+    assert next(first, "end") == "end"
+    assert set(multiprocessing.active_children()) == workers
+
+
+class Slow(Numbered):
+    def __getitem__(self, index):
+        time.sleep(0.3)
+        return super().__getitem__(index)
+
+
+def test_g06_no_batch_of_the_next_pass_goes_to_a_slow_end_of_the_last():
+    wrapped = DataLoader(Slow(12), batch_size=4, num_workers=1, persistent_workers=True)
+    loader = fl.PrefetchLoader(wrapped, device="cpu")
+    for _ in loader:
+        break
+    assert [labels.tolist() for _, labels in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+def test_g06_an_iterator_has_one_pass_at_a_time():
+    loader = fl.PrefetchLoader(iter([torch.tensor([number]) for number in range(30)]), device="cpu", depth=1)
+    first = iter(loader)
+    assert next(first).item() == 0
+    rest = [number.item() for number in loader]
+    assert next(first, "end") == "end"
+    assert rest == list(range(rest[0], 30))
+
+
 def test_g06_a_thread_waiting_for_a_batch_is_woken_by_close():
     release = threading.Event()
 
@@ -741,7 +775,9 @@ def test_fitting_values_pass_in_silence():
     ("arguments", "message"),
     [
         ({"loader": 7}, "loader must be an iterable of batches.*got int"),
-        ({"depth": 0}, "depth must be at least 1.*got 0"),
+        ({"depth": 0}, "depth must be an int of at least 1.*got 0"),
+        ({"depth": 1.5}, "depth must be an int of at least 1.*got 1.5"),
+        ({"seed": -1}, "seed must be an int from 0.*got -1"),
         ({"mean": MEAN}, "mean and std go together"),
         ({"dtype": torch.bfloat16}, "dtype and memory_format are those of normalised images"),
         ({"transform": 3}, "transform must be callable.*got 3"),
