@@ -23,7 +23,7 @@ def find_images(tensors: Mapping[Path, torch.Tensor]) -> dict[Path, torch.Tensor
     [(0,)]
 
     They are the ``tv_tensors`` images and videos; if there are none, the first plain tensor; and if that is a single
-    image of shape (C, H, W) in a list, as detection loaders yield them, every image of the list.
+    image of shape (C, H, W) in a list within the batch, as detection loaders yield them, the images of that list.
     """
     typed = {path: tensor for path, tensor in tensors.items() if isinstance(tensor, _IMAGE_TYPES)}
     if typed:
@@ -33,19 +33,33 @@ def find_images(tensors: Mapping[Path, torch.Tensor]) -> dict[Path, torch.Tensor
         raise TypeError(
             f"the batch holds no image: its tensors are {_describe(tensors)}; give a plain tensor or a tv_tensors.Image"
         )
-    first = next(iter(plain))
-    if plain[first].ndim < BATCHED_DIMS - 1:
+    path, image = next(iter(plain.items()))
+    if image.ndim < BATCHED_DIMS - 1:
         raise TypeError(
-            f"the first tensor of the batch is taken for the images, but it is {_describe({first: plain[first]})}; "
+            f"the first tensor of the batch is taken for the images, but it is {_describe({path: image})}; "
             "images are (N, C, H, W) or (C, H, W): put them first, or mark them as tv_tensors.Image"
         )
-    if plain[first].ndim >= BATCHED_DIMS:
-        return {first: plain[first]}
-    return {
-        path: tensor
-        for path, tensor in plain.items()
-        if path[:-1] == first[:-1] and tensor.ndim == plain[first].ndim and tensor.dtype == plain[first].dtype
-    }
+    in_a_list = len(path) > 1 and isinstance(path[-1], int)
+    return _images_of_list(plain, path) if image.ndim < BATCHED_DIMS and in_a_list else {path: image}
+
+
+def _images_of_list(plain: Mapping[Path, torch.Tensor], first: Path) -> dict[Path, torch.Tensor]:
+    def kind(tensor: torch.Tensor) -> tuple[object, ...]:
+        return tensor.ndim, tensor.dtype, tensor.shape[0] if tensor.ndim else None
+
+    alike = {path: tensor for path, tensor in plain.items() if kind(tensor) == kind(plain[first])}
+    neighbours = [path for path in plain if path[:-1] == first[:-1]]
+    if len(neighbours) > 1 and all(path in alike for path in neighbours):
+        return {path: plain[path] for path in neighbours}
+    namesakes = [
+        path for path in alike if path[:-2] == first[:-2] and path[-1] == first[-1] and len(path) == len(first)
+    ]
+    if len(namesakes) > 1 and all(isinstance(path[-2], int) for path in namesakes):
+        raise TypeError(
+            f"the batch looks like a list of samples, {_describe({path: plain[path] for path in namesakes[:2]})}, …: "
+            "collate it to a list of images and a list of targets, or mark the images as tv_tensors.Image"
+        )
+    return {first: plain[first]}
 
 
 def refuse_targets(tensors: Mapping[Path, torch.Tensor]) -> None:

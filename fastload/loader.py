@@ -47,11 +47,13 @@ class PrefetchLoader:
         dtype: of the normalised images; float32 by default. Needs ``mean`` and ``std``.
         memory_format: of the normalised images, such as ``torch.channels_last``. Needs ``mean`` and ``std``.
         depth: how many batches may wait for the consumer, at least 1. At most ``depth + 2`` are on the device.
-        seed: from 0 to 2**63 - 1, of the transform's randomness, which depends on it, the epoch and a sample's place in the epoch alone.
+        seed: from 0 to 2**63 - 1, of the transform's randomness, which depends on it, the epoch and a sample's place
+            in the epoch alone.
 
     Raises:
         TypeError: ``loader`` is not iterable, or ``transform`` not callable.
-        ValueError: ``depth`` or ``seed`` is out of its range, or ``mean``, ``std``, ``dtype`` and ``memory_format`` do not fit together.
+        ValueError: ``depth`` or ``seed`` is out of its range, or ``mean``, ``std``, ``dtype`` and ``memory_format`` do
+            not fit together.
 
     Which tensors are images? Those that are ``tv_tensors``; else the first plain tensor of the batch.
     """

@@ -666,6 +666,22 @@ def test_g07_every_image_of_a_list_is_transformed():
     assert kept[1]["boxes"].tolist() == targets[1]["boxes"].tolist()
 
 
+def test_g07_a_mask_beside_a_single_image_is_no_image():
+    image, mask = torch.zeros(3, 4, 5, dtype=torch.uint8), torch.zeros(3, 4, 5, dtype=torch.uint8)
+    (pair,) = fl.PrefetchLoader([(image, mask)], MEAN, STD, device="cpu")
+    assert [tensor.dtype for tensor in pair] == [torch.float32, torch.uint8]
+    (fields,) = fl.PrefetchLoader([{"image": image, "mask": mask}], MEAN, STD, device="cpu")
+    assert fields["mask"].dtype == torch.uint8
+    (lists,) = fl.PrefetchLoader([([image, image], [mask[:1], mask[:1]])], MEAN, STD, device="cpu")
+    assert [tensor.dtype for part in lists for tensor in part] == 2 * [torch.float32] + 2 * [torch.uint8]
+
+
+def test_g07_a_list_of_samples_is_refused_rather_than_half_transformed():
+    sample = (torch.zeros(3, 4, 5, dtype=torch.uint8), {"boxes": torch.ones(1, 4)})
+    with pytest.raises(TypeError, match="looks like a list of samples"):
+        list(fl.PrefetchLoader([[sample, sample]], MEAN, STD, device="cpu"))
+
+
 # G8: transparency
 
 
