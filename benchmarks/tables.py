@@ -70,7 +70,8 @@ def _markdown(result: Result) -> str:
 
 def _caption(result: Result) -> str:
     meta = result.meta
-    runs = max(row["runs"] for row in result.rows)
+    counts = [row["runs"] for row in result.rows]
+    runs = " to ".join(map(str, sorted({min(counts), max(counts)})))
     commit = meta["git_commit"][:10] + (" with changes" if meta["git_dirty"] else "")
     versions = ", ".join(f"{name} {version}" for name, version in meta["peers"].items())
     missing = f" Not installed: {', '.join(meta['missing'])}." if meta["missing"] else ""

@@ -71,6 +71,8 @@ def test_ladder_measures_every_rung(tmp_path, console):
         "final_loss",
         "eval_img_per_s",
         "eval_img_per_s_autocast",
+        "eval_loss",
+        "eval_loss_autocast",
         "eval_accuracy",
         "eval_accuracy_autocast",
     }

@@ -46,8 +46,9 @@ def measure(plan: Plan) -> list[Row]:
             row(plan.case, name, "final_loss", [statistics.fmean(losses[-LAST_LOSSES:])], first_loss=losses[0])
         )
         for suffix, precision in learners[name].evaluations.items():
-            _, accuracy = learners[name].evaluate(held_out, precision)
-            learned.append(row(plan.case, name, f"eval_accuracy{suffix}", [accuracy]))
+            evaluation = learners[name].evaluate(held_out, precision)
+            learned.append(row(plan.case, name, f"eval_loss{suffix}", [evaluation.loss]))
+            learned.append(row(plan.case, name, f"eval_accuracy{suffix}", [evaluation.accuracy]))
     return _speeds(plan, feed, learners, held_out, peaks) + learned
 
 
@@ -97,8 +98,7 @@ def _speeds(
         speeds[name, "img_per_s"].append(size.batch * window.steps_per_s)
         speeds[name, "ms"].append(1000 / window.steps_per_s)
         for suffix, precision in learner.evaluations.items():
-            img_per_s, _ = learner.evaluate(held_out, precision)
-            speeds[name, f"eval_img_per_s{suffix}"].append(img_per_s)
+            speeds[name, f"eval_img_per_s{suffix}"].append(learner.evaluate(held_out, precision).img_per_s)
     rows = []
     for (name, metric), values in speeds.items():
         extra: dict[str, float | None] = {}

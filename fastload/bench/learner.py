@@ -15,7 +15,7 @@ from fastload.bench.window import Step, synchronize
 from fastload.precision import autocast, grad_scaler
 from fastload.step import TrainStep
 
-__all__ = ["Learner", "Size"]
+__all__ = ["Evaluation", "Learner", "Size"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,15 @@ class Size:
             mlp_dim=4 * self.width,
             num_classes=classes,
         )
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How fast and how well a model predicts: accuracy from 0 to 1, and the mean cross-entropy, which moves sooner."""
+
+    img_per_s: float
+    accuracy: float
+    loss: float
 
 
 class Learner:
@@ -100,18 +109,22 @@ class Learner:
         return step
 
     @torch.inference_mode()
-    def evaluate(self, held_out: list[Sample], precision: str) -> tuple[float, float]:
-        """Return images a second and accuracy, not compiled, on batches that are on the device already."""
+    def evaluate(self, held_out: list[Sample], precision: str) -> Evaluation:
+        """Evaluate the model, not compiled, on batches that are on the device already."""
         self.model.eval()
         synchronize(self.device)
         start = time.perf_counter()
         with autocast(precision, self.device):
-            right = sum((self.model(images).argmax(1) == labels).sum() for images, labels in held_out)
+            outputs = torch.cat([self.model(images) for images, _ in held_out]).float()
         synchronize(self.device)
         seconds = time.perf_counter() - start
         self.model.train()
-        count = sum(len(labels) for _, labels in held_out)
-        return count / seconds, float(right) / count
+        labels = torch.cat([labels for _, labels in held_out])
+        return Evaluation(
+            img_per_s=len(labels) / seconds,
+            accuracy=float((outputs.argmax(1) == labels).double().mean()),
+            loss=float(torch.nn.functional.cross_entropy(outputs, labels)),
+        )
 
 
 def _precision(wanted: str, device: torch.device) -> str:

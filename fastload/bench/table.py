@@ -11,6 +11,7 @@ __all__ = ["Table", "layout"]
 # Figures that belong to a row's metric and get a column of their own where any row has them.
 BESIDE = ("ratio_to_floor", "ratio_to_limit", "peak_gib", "host_us")
 DECIMALS = {1: 3, 2: 1}  # by the digits before the point
+SMALL = 0.1  # below it three decimals are too few
 HEADINGS = {
     "img_per_s": "img/s",
     "us": "µs",
@@ -22,6 +23,8 @@ HEADINGS = {
     "final_loss": "final loss",
     "eval_img_per_s": "eval img/s",
     "eval_img_per_s_autocast": "eval img/s, autocast",
+    "eval_loss": "eval loss",
+    "eval_loss_autocast": "eval loss, autocast",
     "eval_accuracy": "eval accuracy",
     "eval_accuracy_autocast": "eval accuracy, autocast",
 }
@@ -66,9 +69,11 @@ def _cells(row: Row) -> dict[str, str]:
 def _figure(median: float, iqr: float) -> str:
     """Write a median ± half the interquartile range, with the digits worth reading.
 
-    >>> [_figure(*values) for values in ((18551.4, 12.0), (61.42, 0.5), (0.99512, 0))]
-    ['18,551 ± 6', '61.4 ± 0.2', '0.995']
+    >>> [_figure(*values) for values in ((18551.4, 12.0), (61.42, 0.5), (0.99512, 0), (0.012346, 0))]
+    ['18,551 ± 6', '61.4 ± 0.2', '0.995', '0.01235']
     """
+    if abs(median) < SMALL and not iqr:
+        return f"{median:.4g}"
     decimals = DECIMALS.get(len(str(int(abs(median)))), 0)
     spread = f" ± {iqr / 2:,.{decimals}f}" if iqr else ""
     return f"{median:,.{decimals}f}{spread}"
