@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torchvision import tv_tensors
 
 from fastload.nested import Path
 
-__all__ = ["BATCHED_DIMS", "find_images", "refuse_targets", "remark_on_range"]
+__all__ = ["find_images", "is_single", "refuse_targets", "remark_on_range"]
 
 BATCHED_DIMS = 4
 _IMAGE_TYPES = (tv_tensors.Image, tv_tensors.Video)
 _TARGET_TYPES = (tv_tensors.BoundingBoxes, tv_tensors.Mask, tv_tensors.KeyPoints)
 
 
-def find_images(tensors: Mapping[Path, torch.Tensor]) -> dict[Path, torch.Tensor]:
+def is_single(image: torch.Tensor) -> bool:
+    """Whether this is one image (C, H, W) or one typed video (T, C, H, W), not a batch of them."""
+    return image.ndim < BATCHED_DIMS + isinstance(image, tv_tensors.Video)
+
+
+def find_images(tensors: Mapping[Path, torch.Tensor], batch: Any) -> dict[Path, torch.Tensor]:
     """The images among the tensors of a batch, by torchvision v2's rule.
 
-    >>> list(find_images({(0,): torch.zeros(8, 3, 4, 4), (1,): torch.zeros(8)}))
+    >>> batch = torch.zeros(8, 3, 4, 4), torch.zeros(8)
+    >>> list(find_images({(0,): batch[0], (1,): batch[1]}, batch))
     [(0,)]
 
     They are the ``tv_tensors`` images and videos; if there are none, the first plain tensor; and if that is a single
@@ -34,32 +41,37 @@ def find_images(tensors: Mapping[Path, torch.Tensor]) -> dict[Path, torch.Tensor
             f"the batch holds no image: its tensors are {_describe(tensors)}; give a plain tensor or a tv_tensors.Image"
         )
     path, image = next(iter(plain.items()))
-    if image.ndim < BATCHED_DIMS - 1:
+    if image.ndim < BATCHED_DIMS - 1 or image.layout is not torch.strided or image.is_nested:
         raise TypeError(
             f"the first tensor of the batch is taken for the images, but it is {_describe({path: image})}; "
-            "images are (N, C, H, W) or (C, H, W): put them first, or mark them as tv_tensors.Image"
+            "images are dense, (N, C, H, W) or (C, H, W): put them first, or mark them as tv_tensors.Image"
         )
-    in_a_list = len(path) > 1 and isinstance(path[-1], int)
-    return _images_of_list(plain, path) if image.ndim < BATCHED_DIMS and in_a_list else {path: image}
+    return _images_beside(plain, path, batch) if image.ndim < BATCHED_DIMS else {path: image}
 
 
-def _images_of_list(plain: Mapping[Path, torch.Tensor], first: Path) -> dict[Path, torch.Tensor]:
-    def kind(tensor: torch.Tensor) -> tuple[object, ...]:
-        return tensor.ndim, tensor.dtype, tensor.shape[0] if tensor.ndim else None
+def _images_beside(plain: Mapping[Path, torch.Tensor], first: Path, batch: Any) -> dict[Path, torch.Tensor]:
+    """What is an image if the tensor at ``first`` is a single one."""
+    _refuse_samples(plain, first, batch)
+    if len(first) == 1 or not isinstance(first[-1], int):
+        return {first: plain[first]}
+    beside = [path for path in plain if path[:-1] == first[:-1] and plain[path].ndim == plain[first].ndim]
+    return {path: plain[path] for path in beside}
 
-    alike = {path: tensor for path, tensor in plain.items() if kind(tensor) == kind(plain[first])}
-    neighbours = [path for path in plain if path[:-1] == first[:-1]]
-    if len(neighbours) > 1 and all(path in alike for path in neighbours):
-        return {path: plain[path] for path in neighbours}
-    namesakes = [
-        path for path in alike if path[:-2] == first[:-2] and path[-1] == first[-1] and len(path) == len(first)
+
+def _refuse_samples(plain: Mapping[Path, torch.Tensor], first: Path, batch: Any) -> None:
+    """Refuse a list of samples, of which only the first one's image would be found."""
+    if not isinstance(batch, list):
+        return
+    others = [
+        path
+        for path, tensor in plain.items()
+        if path[1:] == first[1:] and path != first and tensor.shape[:1] == plain[first].shape[:1]
     ]
-    if len(namesakes) > 1 and all(isinstance(path[-2], int) for path in namesakes):
+    if any(plain[path].ndim == plain[first].ndim for path in others):
         raise TypeError(
-            f"the batch looks like a list of samples, {_describe({path: plain[path] for path in namesakes[:2]})}, …: "
-            "collate it to a list of images and a list of targets, or mark the images as tv_tensors.Image"
+            f"the batch looks like a list of samples, the first of them {_describe({first: plain[first]})}: collate it "
+            "to (images, targets), or mark the images as tv_tensors.Image"
         )
-    return {first: plain[first]}
 
 
 def refuse_targets(tensors: Mapping[Path, torch.Tensor]) -> None:

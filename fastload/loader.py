@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -73,15 +74,15 @@ class PrefetchLoader:
     ) -> None:
         if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
             raise TypeError(f"loader must be an iterable of batches, such as a DataLoader; got {type(loader).__name__}")
-        if not isinstance(depth, int) or depth < 1:
+        if not _is_integer(depth) or depth < 1:
             raise ValueError(f"depth must be an int of at least 1, the number of batches that may wait; got {depth!r}")
-        if not isinstance(seed, int) or not 0 <= seed < SEEDS:
+        if not _is_integer(seed) or not 0 <= seed < SEEDS:
             raise ValueError(f"seed must be an int from 0 to 2**63 - 1; got {seed!r}")
         self.loader = loader
         self.device = _resolve(device)
         self.transform = _plan(transform, mean, std, dtype, memory_format)
-        self.depth = depth
-        self.seed = seed
+        self.depth = int(depth)
+        self.seed = int(seed)
         self.epoch = 0
         self._side = side_stream(self.device)
         self._spare: list[Room] = []
@@ -89,6 +90,8 @@ class PrefetchLoader:
         self._threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
     def __iter__(self) -> Iterator[Any]:
+        if isinstance(self.loader, Iterator) and (live := self._live_pass()):
+            return live  # as iter() of an iterator is itself
         self._end_passes_that_share_an_iterator()
         batches = iter(self.loader)
         self._side.follow_consumer()
@@ -101,6 +104,9 @@ class PrefetchLoader:
         self._threads.add(one_pass.thread)
         return one_pass
 
+    def _live_pass(self) -> Pass | None:
+        return next((each for each in self._passes if each.close.alive), None)
+
     def _end_passes_that_share_an_iterator(self) -> None:
         """Where all passes pull from one iterator, let no older thread take a batch of the new pass from it."""
         if getattr(self.loader, "persistent_workers", False) or isinstance(self.loader, Iterator):
@@ -112,8 +118,12 @@ class PrefetchLoader:
         return len(self.loader)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # not set yet: a copy is being made, or __init__ has failed
+        if name == "loader" or name.startswith("__"):  # a copy is being made; such methods are a class's own
             raise AttributeError(name)
+        if name in ("state_dict", "load_state_dict"):
+            raise AttributeError(
+                f"{name}: resuming is not there yet; the wrapped loader's state is ahead of the consumer"
+            )
         return getattr(self.loader, name)
 
     def __enter__(self) -> PrefetchLoader:
@@ -123,7 +133,7 @@ class PrefetchLoader:
         self.close()
 
     def close(self) -> None:
-        """End all passes: their iterators stop, their threads and the workers they started go. Safe to call twice."""
+        """End all passes: their iterators stop, and their threads and workers go. Persistent workers are the loader's."""
         for one_pass in list(self._passes):
             one_pass.close()
 
@@ -161,6 +171,10 @@ def _plan(
         mean, std, dtype=dtype or torch.float32, memory_format=memory_format or torch.contiguous_format
     )
     return normalize if transform is None else Compose([transform, normalize])
+
+
+def _is_integer(number: object) -> bool:
+    return isinstance(number, Integral)  # NumPy's too
 
 
 def _resolve(device: torch.device | str | int | None) -> torch.device:

@@ -65,21 +65,44 @@ def _children(batch: Any) -> list[tuple[Hashable, Any]] | None:
     if isinstance(batch, MutableSequence) and not isinstance(batch, bytearray):
         return list(enumerate(batch))
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type) and not _is_movable(batch):
-        return [(field.name, getattr(batch, field.name)) for field in dataclasses.fields(batch)]
+        names = [field.name for field in dataclasses.fields(batch) if hasattr(batch, field.name)]
+        return [(name, getattr(batch, name)) for name in names]
     return None
 
 
 def _rebuild(batch: Any, items: list[tuple[Any, Any]]) -> Any:
     values = [value for _, value in items]
     if isinstance(batch, tuple):
-        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
+        return _rebuild_tuple(batch, values)
     if isinstance(batch, Mapping) and not isinstance(batch, MutableMapping):
         return type(batch)(dict(items))  # type: ignore[call-arg]
-    clone = copy.copy(batch)  # a subclass keeps what else it carries
+    clone = _copy(batch)
     if isinstance(batch, MutableMapping | MutableSequence):
         for key, value in items:
             clone[key] = value
     else:
         for name, value in items:
             object.__setattr__(clone, name, value)  # a frozen dataclass too
+    return clone
+
+
+def _rebuild_tuple(batch: tuple[Any, ...], values: list[Any]) -> Any:
+    try:
+        clone = tuple.__new__(type(batch), values)  # whatever a subclass's constructor takes
+    except TypeError:  # a result of PyTorch's own, such as torch.max's
+        return type(batch)(values)
+    if hasattr(batch, "__dict__"):
+        vars(clone).update(vars(batch))
+    return clone
+
+
+def _copy(batch: Any) -> Any:
+    """A copy that shares no container with ``batch``, so that writing to it leaves the loader's own as it was."""
+    clone = copy.copy(batch)
+    if getattr(batch, "__dict__", None) is batch:  # a dictionary whose items are its attributes
+        clone.__dict__ = clone
+        return clone
+    for name, value in getattr(clone, "__dict__", {}).items():
+        if isinstance(value, dict | list):
+            vars(clone)[name] = copy.copy(value)
     return clone

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import threading
+import time
 import traceback
 import warnings
 import weakref
@@ -24,8 +26,22 @@ __all__ = ["Pass", "Room"]
 # loop lets go of only after the next has arrived.
 IN_HAND = 2
 
-# How long to wait for a thread that is inside the wrapped loader, which nobody can interrupt, in seconds.
+# How long to wait, in seconds, for a thread that is inside the wrapped loader, which nobody can interrupt. At its end
+# the interpreter waits longer: it would abort if the thread were inside PyTorch then.
 GRACE = 0.8
+GRACE_AT_EXIT = 60.0
+
+_EXHAUSTED = object()
+
+
+@dataclass
+class _Failure:
+    """An error of the background thread, after which nothing comes; at the loader's own end, None arrives."""
+
+    error: BaseException
+
+
+Arrivals = SimpleQueue[Arrival | _Failure | None]
 
 
 class Pass(Iterator[Any]):
@@ -34,80 +50,106 @@ class Pass(Iterator[Any]):
     def __init__(self, batches: Iterator[Any], prepare: Preparation, room: Room, spare: list[Room]) -> None:
         self._side = prepare.side
         self._room = room
-        self._arrivals: SimpleQueue[Arrival | _End] = SimpleQueue()
+        self._arrivals: Arrivals = SimpleQueue()
         self.thread = threading.Thread(
             target=_feed, args=(batches, prepare, room, self._arrivals), name="fastload-prefetch", daemon=True
         )
+        self._turn = threading.Lock()
         self.thread.start()
+        _running[self.thread] = room
         # The thread does not know of the pass: letting go of the pass ends it, and so does the interpreter's end.
         self.close = weakref.finalize(self, _close, self.thread, self._arrivals, room, spare)
 
     def __next__(self) -> Any:
-        if not self.close.alive:
-            raise StopIteration
-        self._room.leave(self._side)
-        arrival = self._arrivals.get()
-        if isinstance(arrival, _End):
-            self.close()
-            raise _visible(arrival.error)
+        with self._turn:
+            if not self.close.alive:
+                raise StopIteration
+            self._room.leave(self._side)
+            arrival = self._arrivals.get()
+            if arrival is None:
+                self.close()
+                raise StopIteration
+            try:
+                return self._received(arrival)
+            except StopIteration as error:  # it would end the loop as if nothing had happened
+                self.close()
+                raise RuntimeError("the loader, a transform or a `to` raised StopIteration") from error
+            except BaseException:
+                self.close()
+                raise
+            finally:
+                del arrival  # an error's traceback would keep the batch
+
+    def _received(self, arrival: Arrival | _Failure) -> Any:
+        if isinstance(arrival, _Failure):
+            raise arrival.error
         self._room.in_hand += 1
         if arrival.remark:
-            warnings.warn(arrival.remark, UserWarning, stacklevel=2)
+            warnings.warn(arrival.remark, UserWarning, stacklevel=3)
         sent = arrival.sent
         self._side.hand_over(sent.memory(), arrival.ready)
         return move_own(sent.batch, self._side.device) if sent.has_own else sent.batch
 
 
-def _feed(batches: Iterator[Any], prepare: Preparation, room: Room, arrivals: SimpleQueue[Arrival | _End]) -> None:
+def _feed(batches: Iterator[Any], prepare: Preparation, room: Room, arrivals: Arrivals) -> None:
     """The background thread: wait for room, pull, prepare; until the end, an error, or the pass is closed."""
+    end: _Failure | None = None
     try:
         prepare.side.adopt_thread()
-        with torch.no_grad():
-            while room.enter():
-                batch = next(batches, _End())
-                if isinstance(batch, _End):
-                    arrivals.put(batch)
-                    return
+        while room.enter():
+            batch = next(batches, _EXHAUSTED)
+            if batch is _EXHAUSTED:
+                return
+            with torch.no_grad():
                 arrivals.put(prepare(batch))
-                del batch  # pinned memory, not to be held while the loader takes its time
+            del batch  # pinned memory, not to be held while the loader takes its time
     except BaseException as error:  # noqa: BLE001  (whatever it is, it is the consumer's to see)
+        end = _Failure(error)
         _forget(batches, error)
-        arrivals.put(_End(error))
     finally:
-        del batches  # the error's traceback keeps this frame too
+        arrivals.put(end)
+        del batches, end  # the error's traceback keeps this frame too
 
 
-def _forget(batches: Iterator[Any], error: BaseException | None) -> None:
+def _forget(batches: Iterator[Any], error: BaseException) -> None:
     """Let an error that is kept not keep the loader's workers: empty the frames of its traceback that run the loader.
 
     The dataset's own frames keep their variables for a debugger.
     """
-    while error is not None:
-        for frame, _ in traceback.walk_tb(error.__traceback__):
-            method = getattr(type(batches), frame.f_code.co_name, None)
-            if getattr(method, "__code__", None) is frame.f_code:
+    chain: list[BaseException] = []
+    following: BaseException | None = error
+    while following is not None and following not in chain:  # a cause may be its own
+        chain.append(following)
+        following = following.__context__ if following.__cause__ is None else following.__cause__
+    for frame, _ in (entry for link in chain for entry in traceback.walk_tb(link.__traceback__)):
+        method = getattr(type(batches), frame.f_code.co_name, None)
+        if getattr(method, "__code__", None) is frame.f_code:
+            with contextlib.suppress(RuntimeError):  # it is still running, in a thread of the loader's
                 frame.clear()
-        error = error.__cause__ or error.__context__
 
 
-def _close(thread: threading.Thread, arrivals: SimpleQueue[Arrival | _End], room: Room, spare: list[Room]) -> None:
+def _close(thread: threading.Thread, arrivals: Arrivals, room: Room, spare: list[Room]) -> None:
     room.close()
     if thread is not threading.current_thread():  # where the garbage collector may have found the pass
         thread.join(GRACE)
     _drain(arrivals)
-    arrivals.put(_End())  # for a consumer that waits in another thread
+    arrivals.put(None)  # for a consumer that waits in another thread
     if not thread.is_alive():
         room.reopen()
         spare.append(room)
 
 
-def _visible(error: BaseException | None) -> BaseException:
-    """What ``next`` raises; a StopIteration out of a transform would end the loop as if nothing had happened."""
-    if isinstance(error, StopIteration):
-        stray = RuntimeError("the loader or a transform raised StopIteration")
-        stray.__cause__ = error
-        return stray
-    return error or StopIteration()
+# The threads that have not ended yet, each with what closes its pass.
+_running: weakref.WeakKeyDictionary[threading.Thread, Room] = weakref.WeakKeyDictionary()
+
+
+@atexit.register
+def _wait_for_threads() -> None:
+    for room in list(_running.values()):
+        room.close()
+    give_up = time.monotonic() + GRACE_AT_EXIT
+    for thread in list(_running):
+        thread.join(max(0.0, give_up - time.monotonic()))
 
 
 class Room:
@@ -141,13 +183,6 @@ class Room:
         for point in points + [Passed()] * (self.capacity - self.in_hand - len(points)):
             self._free.put(point)
         self._closed = False
-
-
-@dataclass
-class _End:
-    """Nothing comes after this; ``error`` is why, unless the loader had simply come to its end."""
-
-    error: BaseException | None = None
 
 
 def _drain(queue: SimpleQueue[Any]) -> list[Any]:

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from fastload.images import BATCHED_DIMS, find_images, refuse_targets, remark_on_range
+from fastload.images import find_images, is_single, refuse_targets, remark_on_range
 from fastload.nested import Path, tensors
 from fastload.streams import NoStream, SideStream
 from fastload.transfer import Sent, send
-from fastload.transforms import Compose, Key, Normalize, Transform
+from fastload.transforms import Compose, Key, Normalize, RandomHorizontalFlip, Transform
 
 __all__ = ["Arrival", "Preparation"]
 
@@ -53,7 +53,7 @@ class Preparation:
         found = tensors(batch)
         if getattr(self._transform, "moves_pixels", False):
             refuse_targets(found)
-        return find_images(found)
+        return find_images(found, batch)
 
     def _transformed(
         self, transform: Callable[..., torch.Tensor], images: dict[Path, torch.Tensor]
@@ -62,11 +62,13 @@ class Preparation:
         batched = 0
         results = {}
         for path, image in images.items():
-            if image.ndim < BATCHED_DIMS:
+            if is_single(image):
                 key, single = self._key.advanced(single), single + 1
             else:
                 key, batched = self._key, len(image)
             results[path] = transform(image, key) if isinstance(transform, Transform) else transform(image)
+            if not isinstance(results[path], torch.Tensor):
+                raise TypeError(f"a transform must return a tensor of images; {transform!r} returned {results[path]!r}")
         self._key = self._key.advanced(max(single, batched))
         return results
 
@@ -80,5 +82,7 @@ class Preparation:
 
 
 def _normalize_of(transform: Callable[..., torch.Tensor] | None) -> Normalize | None:
+    """The normalisation that the loader's own values meet, if nothing but a flip comes before it."""
     transforms = transform.transforms if isinstance(transform, Compose) else [transform]
-    return next((each for each in transforms if isinstance(each, Normalize)), None)
+    first = next((each for each in transforms if not isinstance(each, RandomHorizontalFlip)), None)
+    return first if isinstance(first, Normalize) else None

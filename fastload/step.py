@@ -145,11 +145,13 @@ class TrainStep:
         )
 
     def _update(self) -> Tensor | None:
-        grad_norm = self._clip()
-        updated = self._step_optimizer()
-        self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
-        self._accumulated = 0
+        try:
+            grad_norm = self._clip()
+            updated = self._step_optimizer()
+            self.scaler.update()
+        finally:  # an update that fails, for want of memory say, ends its window too
+            self.optimizer.zero_grad(set_to_none=True)
+            self._accumulated = 0
         if updated and self.scheduler is not None:
             self.scheduler.step()
         return grad_norm

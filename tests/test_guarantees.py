@@ -13,6 +13,7 @@ import types
 import warnings
 import weakref
 from collections import OrderedDict, UserDict, defaultdict, namedtuple
+from collections.abc import MutableMapping
 
 import pytest
 import torch
@@ -403,6 +404,40 @@ def test_g05_a_killed_worker_is_an_error_and_no_hang():
             pass
 
 
+class Falsy(Exception):  # noqa: N818
+    def __len__(self):
+        return 0
+
+
+def own_cause():
+    error = ValueError("its own cause")
+    error.__cause__ = error
+    return error
+
+
+@pytest.mark.parametrize("make", [Falsy, own_cause])
+def test_g05_odd_errors_arrive_too(make):
+    with pytest.raises((Falsy, ValueError)):
+        list(fl.PrefetchLoader(numbered_loader(fail_at=9, error=make()), device="cpu"))
+
+
+@pytest.mark.parametrize("error", [OSError("no"), StopIteration("no")])
+def test_g05_an_error_of_an_objects_own_to_ends_the_pass(error):
+    class Stubborn:
+        def to(self, _device):
+            raise error
+
+    iterator = iter(fl.PrefetchLoader([Stubborn(), torch.ones(1)], device="cpu"))
+    with pytest.raises((OSError, RuntimeError), match=r"no|StopIteration"):
+        next(iterator)
+    assert next(iterator, "end") == "end"
+
+
+def test_g05_a_transform_without_a_result_is_named():
+    with pytest.raises(TypeError, match=r"must return a tensor of images; .*returned None"):
+        list(fl.PrefetchLoader(numbered_loader(), transform=lambda _: None, device="cpu"))
+
+
 # G6: lifecycle
 
 
@@ -456,6 +491,17 @@ def test_g06_an_error_that_is_kept_keeps_no_thread_and_no_worker(workers):
     assert multiprocessing.active_children() == []
 
 
+def test_g06_a_pass_can_be_shared_by_threads():
+    iterator = iter(fl.PrefetchLoader([torch.tensor(number) for number in range(2000)], device="cpu"))
+    seen = []
+    consumers = [threading.Thread(target=lambda: seen.extend(int(batch) for batch in iterator)) for _ in range(3)]
+    for consumer in consumers:
+        consumer.start()
+    for consumer in consumers:
+        consumer.join(timeout=60)
+    assert sorted(seen) == list(range(2000))
+
+
 def test_g06_a_closed_pass_has_ended_and_the_loader_has_not():
     loader = fl.PrefetchLoader(numbered_loader(samples=10), device="cpu")
     iterator = iter(loader)
@@ -494,13 +540,9 @@ def test_g06_no_batch_of_the_next_pass_goes_to_a_slow_end_of_the_last():
     assert [labels.tolist() for _, labels in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
 
 
-def test_g06_an_iterator_has_one_pass_at_a_time():
-    loader = fl.PrefetchLoader(iter([torch.tensor([number]) for number in range(30)]), device="cpu", depth=1)
-    first = iter(loader)
-    assert next(first).item() == 0
-    rest = [number.item() for number in loader]
-    assert next(first, "end") == "end"
-    assert rest == list(range(rest[0], 30))
+def test_g06_an_iterator_has_one_pass_as_itself_has():
+    loader = fl.PrefetchLoader(iter([torch.tensor(number) for number in range(6)]), device="cpu")
+    assert [(int(one), int(other)) for one, other in zip(loader, loader, strict=True)] == [(0, 1), (2, 3), (4, 5)]
 
 
 def test_g06_a_thread_waiting_for_a_batch_is_woken_by_close():
@@ -528,6 +570,20 @@ def test_g06_the_interpreter_ends_in_the_middle_of_a_pass(workers):
         "import fastload as fl; from tests.batches import numbered_loader\n"
         f"iterator = iter(fl.PrefetchLoader(numbered_loader(samples=4000, num_workers={workers})))\n"
         "next(iterator)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_g06_the_interpreter_waits_for_a_batch_that_takes_long():
+    code = (
+        "import time, torch, fastload as fl\n"
+        "def batches():\n"
+        "    while True:\n"
+        "        end, x = time.time() + 1.5, torch.ones(64, 64)\n"
+        "        while time.time() < end: x = torch.tanh(x @ x)\n"
+        "        yield x\n"
+        "next(iter(fl.PrefetchLoader(batches(), device='cpu')))\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert (run.returncode, run.stderr) == (0, "")
@@ -676,10 +732,72 @@ def test_g07_a_mask_beside_a_single_image_is_no_image():
     assert [tensor.dtype for part in lists for tensor in part] == 2 * [torch.float32] + 2 * [torch.uint8]
 
 
-def test_g07_a_list_of_samples_is_refused_rather_than_half_transformed():
-    sample = (torch.zeros(3, 4, 5, dtype=torch.uint8), {"boxes": torch.ones(1, 4)})
+IMAGE = torch.zeros(3, 4, 5, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("sample", [IMAGE, (IMAGE, {"boxes": torch.ones(1, 4)}), {"image": IMAGE}, (IMAGE, IMAGE)])
+def test_g07_a_list_of_samples_is_refused_rather_than_half_transformed(sample):
     with pytest.raises(TypeError, match="looks like a list of samples"):
         list(fl.PrefetchLoader([[sample, sample]], MEAN, STD, device="cpu"))
+
+
+def test_g07_lists_of_one_image_are_like_longer_ones():
+    pairs = [([IMAGE] * count, [IMAGE] * count) for count in (2, 1)]
+    for images, targets in fl.PrefetchLoader(pairs, MEAN, STD, device="cpu"):
+        assert {image.dtype for image in images} == {torch.float32}
+        assert {target.dtype for target in targets} == {torch.uint8}
+
+
+def test_g07_an_odd_image_of_a_list_is_refused():
+    with pytest.raises(TypeError, match="mean and std have 3 channels"):
+        list(fl.PrefetchLoader([([IMAGE, IMAGE[:1]], ["a", "b"])], MEAN, STD, device="cpu"))
+
+
+class Attributes(dict):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.__dict__ = self
+
+
+class Stored(MutableMapping):
+    def __init__(self, **items):
+        self.items_of = dict(items)
+
+    def __getitem__(self, key):
+        return self.items_of[key]
+
+    def __setitem__(self, key, value):
+        self.items_of[key] = value
+
+    def __delitem__(self, key):
+        del self.items_of[key]
+
+    def __iter__(self):
+        return iter(self.items_of)
+
+    def __len__(self):
+        return len(self.items_of)
+
+
+class Triple(tuple):
+    def __new__(cls, a, b, c):
+        return super().__new__(cls, (a, b, c))
+
+
+@pytest.mark.parametrize("make", [Attributes, Stored])
+def test_g07_the_loaders_own_mapping_is_left_as_it_was(make):
+    batch = make(image=IMAGE[None], name="cat")
+    (moved,) = fl.PrefetchLoader([batch], MEAN, STD, device="cpu")
+    assert type(moved) is make
+    assert (moved["image"].dtype, batch["image"].dtype) == (torch.float32, torch.uint8)
+    if make is Attributes:
+        assert moved.image is moved["image"]
+
+
+def test_g07_a_tuple_with_a_constructor_of_its_own():
+    (moved,) = fl.PrefetchLoader([Triple(IMAGE[None], 1, "a")], MEAN, STD, device="cpu")
+    assert type(moved) is Triple
+    assert moved[0].dtype == torch.float32
 
 
 # G8: transparency
@@ -693,6 +811,7 @@ def test_g08_answers_as_the_wrapped_loader():
         assert getattr(loader, name) is getattr(wrapped, name)
     with pytest.raises(AttributeError, match="no_such_thing"):
         loader.no_such_thing  # noqa: B018
+    assert not hasattr(loader, "state_dict")
 
 
 def test_g08_a_loader_without_length_has_none():

@@ -25,7 +25,7 @@ def flip_normalize(
     scale, bias = (images.new_tensor(values, dtype=torch.float32).view(-1, 1, 1) for values in affine(mean, std))
     if flip is not None:
         images = torch.where(flip.view(-1, 1, 1, 1), images.flip(-1), images)
-    return images.float().mul_(scale).add_(bias).to(dtype, memory_format=memory_format)
+    return (images.float() * scale).add_(bias).to(dtype, memory_format=memory_format)
 
 
 def affine(mean: Sequence[float], std: Sequence[float]) -> tuple[list[float], list[float]]:

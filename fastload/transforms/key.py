@@ -45,6 +45,10 @@ class Key:
 
     def uniform(self, samples: int) -> torch.Tensor:
         """``samples`` numbers in [0, 1), float64, on the CPU."""
-        generator = np.random.Philox(key=[self.seed, self.epoch], counter=[self.place, self.draw, 0, 0])
+        key, counter = (
+            np.array([number % 2**64 for number in numbers], dtype=np.uint64)
+            for numbers in ((self.seed, self.epoch), (self.place, self.draw, 0, 0))
+        )
+        generator = np.random.Philox(key=key, counter=counter)
         words = generator.random_raw(_WORDS * samples)[::_WORDS]
         return torch.from_numpy((words >> 11) * 2.0**-53)

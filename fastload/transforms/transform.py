@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torchvision import tv_tensors
 
+from fastload.images import is_single
 from fastload.transforms.key import Key
 
 __all__ = ["Transform"]
-
-_BATCHED_DIMS = 4
 
 
 class Transform(ABC):
@@ -27,9 +26,10 @@ class Transform(ABC):
 
     def __call__(self, images: torch.Tensor, key: Key | None = None) -> torch.Tensor:
         plain = images.as_subclass(torch.Tensor)
-        batch = plain if plain.ndim >= _BATCHED_DIMS else plain[None]
+        single = is_single(images)
+        batch = plain[None] if single else plain
         result = self.apply(batch, self.sample(len(batch), key or Key.fresh()))
-        if plain.ndim < _BATCHED_DIMS:
+        if single:
             result = result[0]
         return tv_tensors.wrap(result, like=images) if isinstance(images, tv_tensors.TVTensor) else result
 
