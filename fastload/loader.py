@@ -133,7 +133,7 @@ class PrefetchLoader:
         self.close()
 
     def close(self) -> None:
-        """End all passes: their iterators stop, and their threads and workers go. Persistent workers are the loader's."""
+        """End all passes: their iterators stop, their threads and workers go; persistent workers are the loader's."""
         for one_pass in list(self._passes):
             one_pass.close()
 
