@@ -78,11 +78,14 @@ class Pass(Iterator[Any]):
                 self.close()
                 raise
             finally:
-                del arrival  # an error's traceback would keep the batch
+                del arrival  # an error's traceback keeps this frame, which would keep the batch
 
     def _received(self, arrival: Arrival | _Failure) -> Any:
         if isinstance(arrival, _Failure):
-            raise arrival.error
+            try:
+                raise arrival.error
+            finally:
+                del arrival  # or the error would keep itself
         self._room.in_hand += 1
         if arrival.remark:
             warnings.warn(arrival.remark, UserWarning, stacklevel=3)

@@ -438,6 +438,26 @@ def test_g05_a_transform_without_a_result_is_named():
         list(fl.PrefetchLoader(numbered_loader(), transform=lambda _: None, device="cpu"))
 
 
+def test_g05_an_error_that_is_dropped_keeps_no_batch():
+    references = []
+
+    def one_batch():
+        batch = torch.ones(2, 3, 4, 4)
+        references.append(weakref.ref(batch))
+        return batch
+
+    loader = fl.PrefetchLoader((one_batch() for _ in range(1)), transform=lambda _: None, device="cpu")
+    gc.collect()
+    gc.disable()
+    try:
+        _, error = collect(loader)
+        assert isinstance(error, TypeError)
+        error.__traceback__ = None
+        assert references[0]() is None
+    finally:
+        gc.enable()
+
+
 # G6: lifecycle
 
 
