@@ -71,7 +71,6 @@ def _groups_kernel(
             values |= value.to(tl.int64) << (i * bits)
         written += (values,)  # type: ignore[assignment]
 
-    # All stores follow one another, so that those that share a sector of memory meet in the cache and go out as one.
     out += n.to(tl.int64) * image_groups * C
     for w in tl.static_range(C):
         target = group * C + w if LAST_OUT else group + w * image_groups
@@ -180,7 +179,7 @@ def _launch(
         "C": channels,
         "LAST_OUT": not out.is_contiguous(),
         "FLIP": flip is not None,
-        # One group a thread: with two, a warp's stores leave gaps, and it takes twice as long.
+        # One group a thread: with two, channels_last takes twice as long.
         "BLOCK": 32 * WARPS,
         "num_warps": WARPS,
     }
