@@ -74,11 +74,17 @@ def _caption(result: Result) -> str:
     runs = " to ".join(map(str, sorted({min(counts), max(counts)})))
     commit = meta["git_commit"][:10] + (" with changes" if meta["git_dirty"] else "")
     versions = ", ".join(f"{name} {version}" for name, version in meta["peers"].items())
+    seeds = any("std" in row for row in result.rows)
+    figures = (
+        f"Mean of {runs} seeds ± standard deviation"
+        if seeds
+        else f"Median of {runs} runs ± half the interquartile range"
+    )
     missing = f" Not installed: {', '.join(meta['missing'])}." if meta["missing"] else ""
     return (
         f"{meta['device']}, {meta['cpu_count']} cores, {meta['timestamp_utc'][:10]}; fastload {meta['fastload']} "
         f"({commit}), torch {meta['torch']}, torchvision {meta['torchvision']}{', ' if versions else ''}{versions}. "
-        f"Median of {runs} runs ± half the interquartile range.{missing}"
+        f"{figures}.{missing}"
     )
 
 

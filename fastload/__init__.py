@@ -7,10 +7,11 @@
 ...     out = step(images, labels)
 """
 
-from fastload import kernels, transforms
+from fastload import data, kernels, transforms
+from fastload.collate import collate
 from fastload.loader import PrefetchLoader
 from fastload.step import StepOutput, TrainStep
 
-__all__ = ["PrefetchLoader", "StepOutput", "TrainStep", "kernels", "transforms"]
+__all__ = ["PrefetchLoader", "StepOutput", "TrainStep", "collate", "data", "kernels", "transforms"]
 
 __version__ = "0.1.0"

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torchvision import tv_tensors
 
-from fastload.nested import Path
+from fastload.nested import Path, tensors
 
-__all__ = ["find_images", "is_single", "refuse_targets", "remark_on_range"]
+__all__ = ["find_images", "find_labels", "is_single", "remark_on_range"]
 
 BATCHED_DIMS = 4
+WEIGHTS_DIMS = 2
 _IMAGE_TYPES = (tv_tensors.Image, tv_tensors.Video)
-_TARGET_TYPES = (tv_tensors.BoundingBoxes, tv_tensors.Mask, tv_tensors.KeyPoints)
 
 
 def is_single(image: torch.Tensor) -> bool:
@@ -22,23 +22,23 @@ def is_single(image: torch.Tensor) -> bool:
     return image.ndim < BATCHED_DIMS + isinstance(image, tv_tensors.Video)
 
 
-def find_images(tensors: Mapping[Path, torch.Tensor], batch: Any) -> dict[Path, torch.Tensor]:
+def find_images(batch: Any) -> dict[Path, torch.Tensor]:
     """The images among the tensors of a batch, by torchvision v2's rule.
 
-    >>> batch = torch.zeros(8, 3, 4, 4), torch.zeros(8)
-    >>> list(find_images({(0,): batch[0], (1,): batch[1]}, batch))
+    >>> list(find_images((torch.zeros(8, 3, 4, 4), torch.zeros(8))))
     [(0,)]
 
     They are the ``tv_tensors`` images and videos; if there are none, the first plain tensor; and if that is a single
     image of shape (C, H, W) in a list within the batch, as detection loaders yield them, the images of that list.
     """
-    typed = {path: tensor for path, tensor in tensors.items() if isinstance(tensor, _IMAGE_TYPES)}
+    found = tensors(batch)
+    typed = {path: tensor for path, tensor in found.items() if isinstance(tensor, _IMAGE_TYPES)}
     if typed:
         return typed
-    plain = {path: tensor for path, tensor in tensors.items() if not isinstance(tensor, tv_tensors.TVTensor)}
+    plain = {path: tensor for path, tensor in found.items() if not isinstance(tensor, tv_tensors.TVTensor)}
     if not plain:
         raise TypeError(
-            f"the batch holds no image: its tensors are {_describe(tensors)}; give a plain tensor or a tv_tensors.Image"
+            f"the batch holds no image: its tensors are {_describe(found)}; give a plain tensor or a tv_tensors.Image"
         )
     path, image = next(iter(plain.items()))
     if image.ndim < BATCHED_DIMS - 1 or image.layout is not torch.strided or image.is_nested:
@@ -74,16 +74,6 @@ def _refuse_samples(plain: Mapping[Path, torch.Tensor], first: Path, batch: Any)
         )
 
 
-def refuse_targets(tensors: Mapping[Path, torch.Tensor]) -> None:
-    """Refuse boxes, masks and keypoints where the pixels that they describe are about to move."""
-    targets = {path: tensor for path, tensor in tensors.items() if isinstance(tensor, _TARGET_TYPES)}
-    if targets:
-        raise TypeError(
-            f"the transform moves pixels, and boxes, masks and keypoints cannot follow yet: {_describe(targets)}; "
-            "move pixels in the workers, with torchvision.transforms.v2"
-        )
-
-
 def remark_on_range(image: torch.Tensor, full_scale: float) -> str | None:
     """What is odd about normalising ``image`` (on the host) with a mean and std for values from 0 to ``full_scale``.
 
@@ -102,9 +92,26 @@ def remark_on_range(image: torch.Tensor, full_scale: float) -> str | None:
     )
 
 
-def _describe(tensors: Mapping[Path, torch.Tensor]) -> str:
+def find_labels(batch: Any, samples: int) -> dict[Path, torch.Tensor]:
+    """The labels of a batch whose images are mixed: the first tensor with an integer, or a row of weights, a sample.
+
+    >>> find_labels((torch.zeros(2, 3, 4, 4), torch.tensor([5, 7])), samples=2)
+    {(1,): tensor([5, 7])}
+    """
+    for path, tensor in tensors(batch).items():
+        integers = tensor.ndim == 1 and not tensor.is_floating_point() and tensor.dtype is not torch.bool
+        weights = tensor.ndim == WEIGHTS_DIMS and tensor.is_floating_point()
+        if (integers or weights) and len(tensor) == samples:
+            return {path: tensor}
+    raise TypeError(
+        f"images are mixed and there are no labels to mix with them: the batch needs an integer tensor ({samples},) or "
+        f"weights ({samples}, classes); its tensors are {_describe(tensors(batch))}"
+    )
+
+
+def _describe(found: Mapping[Path, torch.Tensor]) -> str:
     described = (
         f"batch{''.join(f'[{key!r}]' for key in path)}: {type(tensor).__name__} {tensor.dtype} {tuple(tensor.shape)}"
-        for path, tensor in tensors.items()
+        for path, tensor in found.items()
     )
     return ", ".join(described) or "none"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from numbers import Integral
 from typing import Any
@@ -84,6 +85,7 @@ class PrefetchLoader:
         self.depth = int(depth)
         self.seed = int(seed)
         self.epoch = 0
+        self.stats: Counter[str] = Counter()
         self._side = side_stream(self.device)
         self._spare: list[Room] = []
         self._passes: weakref.WeakSet[Pass] = weakref.WeakSet()
@@ -97,7 +99,9 @@ class PrefetchLoader:
         self._side.follow_consumer()
         # The last pass's room knows which batches the consumer may still hold: memory is bounded across epochs too.
         room = self._spare.pop() if self._spare else Room(self.depth)
-        prepare = Preparation(self._side, self.transform, Key(self.seed, self.epoch))
+        rank, ranks = _share(self.loader)
+        key = Key(self.seed, self.epoch, place=rank, stride=ranks)
+        prepare = Preparation(self._side, self.transform, key, self.stats)
         self.epoch += 1
         one_pass = Pass(batches, prepare, room, self._spare)
         self._passes.add(one_pass)
@@ -145,6 +149,19 @@ class PrefetchLoader:
         for owner in [self.loader] if hasattr(self.loader, "set_epoch") else samplers:
             if callable(set_epoch := getattr(owner, "set_epoch", None)):
                 set_epoch(epoch)
+
+
+def _share(loader: Any) -> tuple[int, int]:
+    """Which of the ranks that share an epoch this is, and how many they are, as a ``DistributedSampler`` tells.
+
+    Its samples are every so many of the epoch's, which gives each its place.
+    """
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    for sampler in (getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)):
+        rank, ranks = getattr(sampler, "rank", None), getattr(sampler, "num_replicas", None)
+        if _is_integer(rank) and _is_integer(ranks):
+            return int(rank), int(ranks)
+    return 0, 1
 
 
 def _plan(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-__all__ = ["Path", "map_movable", "tensors"]
+__all__ = ["Path", "find", "map_movable", "put", "take_rows", "tensors"]
 
 Path = tuple[Hashable, ...]
 
@@ -47,6 +47,55 @@ def tensors(batch: Any) -> dict[Path, torch.Tensor]:
 
     map_movable(note, batch)
     return found
+
+
+def find(batch: Any, kind: type) -> dict[Path, Any]:
+    """What is of a ``kind`` in ``batch``, by the path to it.
+
+    >>> find({"a": 1, "b": [2.0, 3]}, int)
+    {('a',): 1, ('b', 1): 3}
+    """
+    found: dict[Path, Any] = {}
+
+    def visit(value: Any, path: Path) -> None:
+        if isinstance(value, kind):
+            found[path] = value
+        elif not isinstance(value, torch.Tensor):
+            for key, child in _children(value) or ():
+                visit(child, (*path, key))
+
+    visit(batch, ())
+    return found
+
+
+def put(batch: Any, values: Mapping[Path, Any], path: Path = ()) -> Any:
+    """``batch`` with ``values`` in the places that their paths name.
+
+    >>> put({"a": 1, "b": [2, 3]}, {("b", 1): "three"})
+    {'a': 1, 'b': [2, 'three']}
+    """
+    if path in values:
+        return values[path]
+    children = None if isinstance(batch, torch.Tensor) else _children(batch)
+    if not children or not any(inner[: len(path)] == path for inner in values):
+        return batch
+    return _rebuild(batch, [(key, put(child, values, (*path, key))) for key, child in children])
+
+
+def take_rows(batch: Any, rows: torch.Tensor, samples: int) -> Any:
+    """``batch`` with some of its samples only: of every tensor and list of ``samples`` entries, the ``rows``.
+
+    >>> take_rows((torch.tensor([5, 6, 7]), ["a", "b", "c"], "abc"), torch.tensor([0, 2]), 3)
+    (tensor([5, 7]), ['a', 'c'], 'abc')
+    """
+    if isinstance(batch, torch.Tensor):
+        return batch[rows] if batch.ndim and len(batch) == samples else batch
+    if isinstance(batch, list) and len(batch) == samples:
+        return [batch[row] for row in rows.tolist()]
+    children = _children(batch)
+    if children is None:
+        return batch
+    return _rebuild(batch, [(key, take_rows(child, rows, samples)) for key, child in children])
 
 
 def _is_movable(value: Any) -> bool:

@@ -100,12 +100,17 @@ def _feed(batches: Iterator[Any], prepare: Preparation, room: Room, arrivals: Ar
     try:
         prepare.side.adopt_thread()
         while room.enter():
-            batch = next(batches, _EXHAUSTED)
-            if batch is _EXHAUSTED:
-                return
-            with torch.no_grad():
-                arrivals.put(prepare(batch))
-            del batch  # pinned memory, not to be held while the loader takes its time
+            arrival = None
+            while arrival is None and not room.closed:  # of some batches nothing is left
+                batch = next(batches, _EXHAUSTED)
+                if batch is _EXHAUSTED:
+                    return
+                with torch.no_grad():
+                    arrival = prepare(batch)
+                del batch  # pinned memory, not to be held while the loader takes its time
+            if arrival is not None:
+                arrivals.put(arrival)
+            del arrival
     except BaseException as error:  # noqa: BLE001  (whatever it is, it is the consumer's to see)
         end = _Failure(error)
         _forget(batches, error)
@@ -161,14 +166,14 @@ class Room:
     def __init__(self, depth: int) -> None:
         self.capacity = depth + IN_HAND
         self.in_hand = 0
-        self._closed = False
+        self.closed = False
         self._free: SimpleQueue[Point] = SimpleQueue()
         self.reopen()
 
     def enter(self) -> bool:
         """Wait for a place, and for the device to be done with what was there; False if the pass was closed."""
         self._free.get().wait()
-        return not self._closed
+        return not self.closed
 
     def leave(self, side: SideStream | NoStream) -> None:
         """The consumer comes for its next batch, so it has let go of the one before the last."""
@@ -177,7 +182,7 @@ class Room:
             self._free.put(side.consumed())
 
     def close(self) -> None:
-        self._closed = True
+        self.closed = True
         self._free.put(Passed())  # wakes a thread that waits for a place
 
     def reopen(self) -> None:
@@ -185,7 +190,7 @@ class Room:
         points = _drain(self._free)[: self.capacity - self.in_hand]
         for point in points + [Passed()] * (self.capacity - self.in_hand - len(points)):
             self._free.put(point)
-        self._closed = False
+        self.closed = False
 
 
 def _drain(queue: SimpleQueue[Any]) -> list[Any]:

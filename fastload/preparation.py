@@ -1,18 +1,23 @@
-"""What happens to each batch on the side stream: it is copied, and its images are transformed."""
+"""What happens to each batch on the side stream: its images are decoded, transformed, and the rest follows them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torchvision import tv_tensors
 
-from fastload.images import find_images, is_single, refuse_targets, remark_on_range
-from fastload.nested import Path, tensors
+from fastload.encoded import EncodedImages
+from fastload.following import followed
+from fastload.images import find_images, find_labels, is_single, remark_on_range
+from fastload.nested import Path, find, put, take_rows
 from fastload.streams import NoStream, SideStream
-from fastload.transfer import Sent, send
+from fastload.transfer import Sent, send, send_tensor
 from fastload.transforms import Compose, Key, Normalize, RandomHorizontalFlip, Transform
+from fastload.transforms.batch import Batch
 
 __all__ = ["Arrival", "Preparation"]
 
@@ -27,61 +32,104 @@ class Arrival:
 
 
 class Preparation:
-    """What happens to each batch of one pass on the side stream: copy, then transform the images."""
+    """What happens to each batch of one pass on the side stream.
 
-    def __init__(self, side: SideStream | NoStream, transform: Callable[..., torch.Tensor] | None, key: Key) -> None:
+    1. Its images are brought to the device, decoded there if they are files, and transformed.
+    2. What belongs to them follows on the host: skipped samples are taken out, boxes, masks and keypoints move with the
+       pixels, labels are mixed.
+    3. The rest is copied to the device.
+    """
+
+    def __init__(
+        self,
+        side: SideStream | NoStream,
+        transform: Callable[..., Any] | None,
+        key: Key,
+        counts: Counter[str] | None = None,
+    ) -> None:
         self.side = side
-        self._transform = transform
-        self._normalize = _normalize_of(transform)
+        self._transform = transform if transform is None or isinstance(transform, Transform) else Compose([transform])
+        self._normalize = _normalize_of(self._transform)
         self._key = key
+        self._counts = Counter() if counts is None else counts
 
-    def __call__(self, batch: Any) -> Arrival:
-        images = self._images(batch)
-        remark = self._remark(images)
-        sent = send(batch, self.side.device)
-        copied = self.side.prepared()
+    def __call__(self, batch: Any) -> Arrival | None:
+        """Queue all that there is to do to ``batch``; None if none of its samples is left."""
+        remark = None
         if self._transform is not None:
-            moved = {path: sent.tensors[path] for path in images}
-            sent.replace(self._transformed(self._transform, moved))
+            images = find(batch, EncodedImages) or find_images(batch)
+            remark = self._remark(images)
+            batch = self._transformed(batch, images, self._transform)
+            if batch is None:
+                return None
+        sent = send(batch, self.side.device)
         arrival = Arrival(sent, self.side.prepared(), remark)
-        copied.wait()  # the loader may write to its tensors again as soon as it is asked for the next batch
+        arrival.ready.wait()  # the loader may write to its tensors again as soon as it is asked for the next batch
         return arrival
 
-    def _images(self, batch: Any) -> dict[Path, torch.Tensor]:
-        if self._transform is None:
-            return {}
-        found = tensors(batch)
-        if getattr(self._transform, "moves_pixels", False):
-            refuse_targets(found)
-        return find_images(found, batch)
+    def _transformed(self, batch: Any, images: dict[Path, Any], transform: Transform) -> Any:
+        done: list[tuple[Batch, int]] = []
+        results: dict[Path, Any] = {}
+        for paths in _groups(images):
+            group = Batch(self._moved([images[path] for path in paths]), self.side.device)
+            samples = len(group)
+            transform.run(group, self._key)
+            results |= _returned(group, {path: images[path] for path in paths})
+            done.append((group, samples))
+        self._key = self._key.advanced(max(samples for _, samples in done))
+        return self._followed(put(batch, results), done)
 
-    def _transformed(
-        self, transform: Callable[..., torch.Tensor], images: dict[Path, torch.Tensor]
-    ) -> dict[Path, torch.Tensor]:
-        single = 0
-        batched = 0
-        results = {}
-        for path, image in images.items():
-            if is_single(image):
-                key, single = self._key.advanced(single), single + 1
-            else:
-                key, batched = self._key, len(image)
-            results[path] = transform(image, key) if isinstance(transform, Transform) else transform(image)
-            if not isinstance(results[path], torch.Tensor):
-                raise TypeError(f"a transform must return a tensor of images; {transform!r} returned {results[path]!r}")
-        self._key = self._key.advanced(max(single, batched))
-        return results
+    def _followed(self, batch: Any, done: list[tuple[Batch, int]]) -> Any:
+        """``batch`` with what belongs to its images as they are now; None if all have been skipped."""
+        for group, samples in done:
+            self._counts.update(group.counts)
+            if group.moves:
+                batch = followed(batch, group.moves, self.side.device)
+            for mix in group.mixes:
+                batch = put(batch, {path: mix(labels) for path, labels in find_labels(batch, samples).items()})
+            if group.kept is not None:
+                if not len(group.kept):
+                    return None
+                batch = take_rows(batch, group.kept, samples)
+        return batch
 
-    def _remark(self, images: dict[Path, torch.Tensor]) -> str | None:
+    def _moved(self, images: list[Any]) -> Any:
+        """One image or batch by itself, files as they are, or a list of single images."""
+        moved = [each if isinstance(each, EncodedImages) else send_tensor(each, self.side.device) for each in images]
+        return moved if len(moved) > 1 else moved[0]
+
+    def _remark(self, images: dict[Path, Any]) -> str | None:
         """Look once at what is normalised, while it is still on the host."""
         normalize, self._normalize = self._normalize, None
         image = next(iter(images.values()), None)
-        if normalize is None or image is None or image.device.type != "cpu":
+        if normalize is None or not isinstance(image, torch.Tensor) or image.device.type != "cpu":
             return None
         return remark_on_range(image, normalize.full_scale)
 
 
-def _normalize_of(transform: Callable[..., torch.Tensor] | None) -> Normalize | None:
+def _groups(images: dict[Path, Any]) -> Iterator[list[Path]]:
+    """The paths of images that go through the transform together: those of a list, where they agree in all but size."""
+    singles = [path for path, image in images.items() if isinstance(image, torch.Tensor) and _is_in_list(path, image)]
+    alike = {(images[path].shape[0], images[path].dtype) for path in singles}
+    together = singles if len(alike) == 1 else []
+    if together:
+        yield together
+    yield from ([path] for path in images if path not in together)
+
+
+def _returned(group: Batch, images: dict[Path, Any]) -> dict[Path, Any]:
+    """The transformed images by the paths of those that they were."""
+    result = group.result()
+    if len(images) == 1:
+        return dict.fromkeys(images, result)
+    typed = zip(images.items(), result, strict=True)
+    return {path: tv_tensors.wrap(new, like=old) if isinstance(old, tv_tensors.TVTensor) else new for (path, old), new in typed}
+
+
+def _is_in_list(path: Path, image: torch.Tensor) -> bool:
+    return is_single(image) and not isinstance(image, tv_tensors.Video) and isinstance(path[-1] if path else None, int)
+
+def _normalize_of(transform: Callable[..., Any] | None) -> Normalize | None:
     """The normalisation that the loader's own values meet, if nothing but a flip comes before it."""
     transforms = transform.transforms if isinstance(transform, Compose) else [transform]
     first = next((each for each in transforms if not isinstance(each, RandomHorizontalFlip)), None)

@@ -12,13 +12,30 @@ that names streams and events, and docs/streams.md tells the whole story.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
 from typing import Any, Protocol
 
 import torch
 
-__all__ = ["Mark", "NoStream", "Point", "SideStream", "side_stream"]
+__all__ = [
+    "FEW_QUEUES",
+    "Mark",
+    "NoStream",
+    "Point",
+    "SideStream",
+    "current_stream_handle",
+    "side_stream",
+    "wait_for_current_stream",
+]
+
+# CUDA maps its streams to this many hardware queues, 8 by default, and streams that share one wait for each other. The
+# JPEG engines use a dozen streams: with 8 queues some share the training's, and decoding stands behind its kernels.
+# CUDA reads this when it is initialised. Whoever has set it knows why.
+_QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
+FEW_QUEUES = _QUEUES not in os.environ and torch.cuda.is_initialized()
+os.environ.setdefault(_QUEUES, "32")
 
 # The CPU does its work at once, and Metal has one queue only: nothing can run beside the consumer there.
 STREAMLESS = ("cpu", "mps")
@@ -103,6 +120,16 @@ class Passed:
     """A point that no one needs to wait for."""
 
     def wait(self) -> None: ...
+
+
+def current_stream_handle(device: torch.device) -> int:
+    """The caller's current CUDA stream, as libraries that are not PyTorch's take it."""
+    return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+def wait_for_current_stream(device: torch.device) -> None:
+    """Block the calling thread until the device has done all that the caller's current stream was given."""
+    torch.get_device_module(device).current_stream(device).synchronize()
 
 
 def side_stream(device: torch.device) -> SideStream | NoStream:

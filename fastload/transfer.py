@@ -11,7 +11,7 @@ from torchvision import tv_tensors
 from fastload.nested import Path, map_movable
 from fastload.streams import Recordable
 
-__all__ = ["Sent", "move_own", "send"]
+__all__ = ["Sent", "move_own", "send", "send_tensor"]
 
 
 @dataclass
@@ -28,11 +28,6 @@ class Sent:
     tensors: dict[Path, torch.Tensor]
     containers: list[Recordable]
     has_own: bool
-
-    def replace(self, tensors: dict[Path, torch.Tensor]) -> None:
-        """Put others in the place of some tensors."""
-        self.tensors.update(tensors)
-        self.batch = map_movable(lambda leaf, path: tensors.get(path, leaf), self.batch)
 
     def memory(self) -> list[Recordable]:
         """What is on the device now, for the allocator to be told who uses it."""
@@ -51,7 +46,7 @@ def send(batch: Any, device: torch.device) -> Sent:
         if _is_own(leaf):
             sent.has_own = True
         elif isinstance(leaf, torch.Tensor):
-            leaf = sent.tensors[path] = _send_tensor(leaf, device)
+            leaf = sent.tensors[path] = send_tensor(leaf, device)
         else:
             leaf = leaf.to(device)
             sent.containers.append(leaf)
@@ -76,7 +71,8 @@ def _is_own(leaf: Any) -> bool:
     return not hasattr(leaf, "record_stream")
 
 
-def _send_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+def send_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Queue the copy of one tensor, as :func:`send` does."""
     if tensor.device == device:
         return tensor
     if device.type == "mps":  # asynchronous copies to Metal may deliver what the host wrote later

@@ -41,11 +41,14 @@ def test_kernels_measures_every_subject_in_both_formats(tmp_path, console):
     names = {"floor", "fastload", "compile", "timm", "torchvision", "kornia"} & {row["subject"] for row in rows}
     assert {"floor", "fastload", "compile", "torchvision"} <= names
     formats = ("contiguous", "channels_last")
+    absent = {
+        "normalize": set(),
+        "flip_normalize": {"timm"},
+        "rrc_flip_normalize": {"timm", "compile"},
+        "deit_recipe": {"timm", "compile"},
+    }
     assert lines == {
-        (case, variant, name)
-        for case in ("normalize", "flip_normalize")
-        for variant in formats
-        for name in (names if case == "normalize" else names - {"timm"})
+        (case, variant, name) for case, others in absent.items() for variant in formats for name in names - others
     }
     for row in rows:
         assert row["metric"] == "us"
@@ -61,6 +64,29 @@ def test_resident_measures_every_loader_next_to_the_limit(tmp_path, console):
     assert {"limit", "plain", "fastload"} <= set(rows)
     assert rows["limit"]["ratio_to_limit"] == 1
     assert all(row["metric"] == "img_per_s" and row["ratio_to_limit"] > 0 for row in rows.values())
+
+
+def test_jpeg_measures_every_stage_next_to_the_limit(tmp_path, console):
+    session = bench.prepare("jpeg", cases=["vit_b16_b128"], runs=1, out=tmp_path)
+    rows = {row["subject"]: row for row in measured(session.run(console))}
+    assert list(rows) == session.subjects
+    assert {"limit", "fastload_cpu_decode", "fastload"} <= set(rows)
+    assert rows["limit"]["ratio_to_limit"] == 1
+    assert all(row["metric"] == "img_per_s" and row["ratio_to_limit"] > 0 for row in rows.values())
+
+
+def test_jpeg_measures_loaders_alone(tmp_path, console):
+    rows = measured(bench.prepare("jpeg", cases=["loader"], subjects=["fastload"], runs=1, out=tmp_path).run(console))
+    assert [(row["subject"], row["metric"]) for row in rows] == [("fastload", "loader_img_per_s")]
+
+
+def test_accuracy_compares_the_same_recipe_over_seeds(tmp_path, console):
+    rows = measured(bench.prepare("accuracy", runs=2, out=tmp_path).run(console))
+    metrics = ("eval_loss", "eval_accuracy")
+    assert {(row["subject"], row["metric"]) for row in rows} == {(s, m) for s in ("pil", "fastload") for m in metrics}
+    assert all(row["runs"] == 2 and row["std"] >= 0 for row in rows)
+    accuracies = [row["mean"] for row in rows if row["metric"] == "eval_accuracy"]
+    assert all(0 <= accuracy <= 1 for accuracy in accuracies)
 
 
 def test_ladder_measures_every_rung(tmp_path, console):
@@ -151,7 +177,7 @@ def test_wrong_values_have_no_figures(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing"], "there is no suite 'nothing'; choose from kernels, resident, ladder"),
+        (["nothing"], "there is no suite 'nothing'; choose from kernels, resident, jpeg, ladder, accuracy"),
         (["kernels", "--cases", "rotate"], "there is no case 'rotate'; choose from normalize, flip_normalize"),
         (["kernels", "--subjects", "me"], "there is no subject 'me'; choose from floor, fastload"),
     ],

@@ -869,7 +869,7 @@ def test_g09_augmentation_depends_on_seed_epoch_and_place_alone(batch_size):
         return torch.cat([images[:, 0, 0, 0] != 0 for images in loader])
 
     key = T.Key(seed=0, epoch=0)
-    assert torch.equal(flipped(), T.RandomHorizontalFlip().sample(24, key))
+    assert torch.equal(flipped(), T.RandomHorizontalFlip().sample(torch.tensor([[2, 8]] * 24), key))
     assert torch.equal(flipped(depth=5), flipped())
     assert not torch.equal(flipped(seed=1), flipped())
     assert not torch.equal(flipped(epoch=1), flipped())
@@ -959,8 +959,9 @@ def test_batches_without_fitting_images_are_refused_with_what_was_got(batch, mes
         list(fl.PrefetchLoader([batch], MEAN, STD, device="cpu"))
 
 
-def test_boxes_are_not_left_where_their_image_was():
-    boxes = tv_tensors.BoundingBoxes(torch.ones(1, 4), format="XYXY", canvas_size=(4, 4))
-    batch = (torch.zeros(1, 3, 4, 4, dtype=torch.uint8), boxes)
-    with pytest.raises(TypeError, match="cannot follow yet"):
-        list(fl.PrefetchLoader([batch], transform=T.RandomHorizontalFlip(), device="cpu"))
+def test_boxes_go_where_their_image_goes():
+    boxes = tv_tensors.BoundingBoxes([[0, 1, 3, 2]], format="XYXY", canvas_size=(4, 4))
+    batch = ([torch.zeros(3, 4, 4, dtype=torch.uint8)], [{"boxes": boxes, "labels": torch.tensor([7])}])
+    ((_, targets),) = fl.PrefetchLoader([batch], transform=T.RandomHorizontalFlip(1.0), device="cpu")
+    assert targets[0]["boxes"].tolist() == [[1, 1, 4, 2]]
+    assert targets[0]["labels"].tolist() == [7]

@@ -74,6 +74,17 @@ def test_a_table_is_drawn_from_the_file(project):
     assert tables("--root", project, "--check").exit_code == 0
 
 
+def test_seeds_are_drawn_as_mean_and_deviation(project):
+    row = {"case": "resnet18", "subject": "pil", "metric": "eval_accuracy", "median": 0.5, "iqr": 0.1, "runs": 5}
+    content = {"suite": "accuracy", "meta": META, "rows": [{**row, "mean": 0.85, "std": 0.02}]}
+    (project / "benchmarks" / "results" / "accuracy--nvidia-h200.json").write_text(json.dumps(content))
+    (project / "README.md").write_text("<!-- table: accuracy -->\n<!-- end -->\n")
+    tables("--root", project)
+    drawn = (project / "README.md").read_text()
+    assert "| resnet18 | pil | 0.850 ± 0.020 |" in drawn
+    assert "Mean of 5 seeds ± standard deviation." in drawn
+
+
 def test_check_names_the_page_and_leaves_it(project):
     outcome = tables("--root", project, "--check")
     assert outcome.exit_code == 1
@@ -91,4 +102,4 @@ def test_an_unknown_suite_is_refused(project):
     (project / "README.md").write_text("<!-- table: reticent -->\n<!-- end -->\n")
     outcome = tables("--root", project)
     assert outcome.exit_code == 2
-    assert "there is no suite 'reticent'; choose from kernels, resident, ladder" in outcome.stderr
+    assert "there is no suite 'reticent'; choose from kernels, resident, jpeg, ladder, accuracy" in outcome.stderr

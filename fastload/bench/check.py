@@ -11,7 +11,7 @@ import torch
 from fastload.bench.imagenet import MEAN, STD
 from fastload.bench.window import Batches
 
-__all__ = ["WrongValuesError", "check_batches", "check_normalized"]
+__all__ = ["WrongValuesError", "check_batches", "check_normalized", "rounding"]
 
 # (x - mean) / std, and x * scale + bias as well, round four quantities that are at most 1 / std each.
 ROUNDINGS = 4
@@ -69,8 +69,8 @@ def check_normalized(
         images = torch.where(flip.view(-1, 1, 1, 1), images.flip(-1), images)
     mean, std = (torch.tensor(values, dtype=torch.float64, device=out.device).view(-1, 1, 1) for values in (MEAN, STD))
     exact = (images.double() / 255 - mean) / std
-    computed = ROUNDINGS * _rounding(arithmetic) / std
-    allowed = computed + _rounding(dtype) * (exact.abs() + computed)
+    computed = ROUNDINGS * rounding(arithmetic) / std
+    allowed = computed + rounding(dtype) * (exact.abs() + computed)
     excess = ((out.double() - exact).abs() / allowed).nan_to_num(torch.inf).max().item()
     if excess > 1:
         raise WrongValuesError(
@@ -79,6 +79,6 @@ def check_normalized(
         )
 
 
-def _rounding(dtype: torch.dtype) -> float:
+def rounding(dtype: torch.dtype) -> float:
     """Return the largest relative error of rounding to the nearest number of ``dtype``."""
     return torch.finfo(dtype).eps / 2

@@ -1,18 +1,19 @@
-"""How long a batch takes to become normalised floats, next to the time its bytes need to move at all."""
+"""How long a batch takes to become a model's input, next to the time that its bytes need to move at all."""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any, Protocol
 
 import torch
 
-from fastload.bench.check import check_normalized
 from fastload.bench.imagenet import MEAN, STD
-from fastload.bench.normalizers import ARITHMETIC, NORMALIZERS, OUT, Normalizer
+from fastload.bench.normalizers import FLIP_NORMALIZE, NORMALIZE, NORMALIZERS, OUT
+from fastload.bench.recipes import DEIT_RECIPE, RRC_FLIP_NORMALIZE
 from fastload.bench.result import Row, ratio_to, row
 from fastload.bench.suite import Plan, Suite
 from fastload.bench.window import synchronize
@@ -21,6 +22,8 @@ from fastload.streams import Mark
 __all__ = ["SUITE"]
 
 CYCLES_PER_SECOND = 2e9  # about the highest clock of a GPU
+HELD_SECONDS = 0.2
+Run = Callable[[Any], torch.Tensor]
 VARIANTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
@@ -40,71 +43,64 @@ class Size:
             return cls(batch=256, side=224, copies=4, calls=20, copy_bytes=2**30)
         return cls(batch=8, side=64, copies=4, calls=4, copy_bytes=2**24)
 
+
+class Case(Protocol):
+    """What is computed, who can, and how it is checked; an input is whatever the case's subjects take."""
+
     @property
-    def pixels(self) -> int:
-        return self.batch * 3 * self.side**2
+    def subjects(self) -> Sequence[str]:
+        """Those who can do it."""
+
+    def inputs(self, batch: int, side: int, device: torch.device, number: int) -> Any:
+        """One of the copies."""
+
+    def build(self, name: str, side: int, device: torch.device, memory_format: torch.memory_format) -> Run:
+        """How a subject does it."""
+
+    def check(self, name: str, run: Run, inputs: Any, memory_format: torch.memory_format) -> None:
+        """Raise ``WrongValuesError`` if a subject's values are wrong."""
+
+    def bytes_to_move(self, inputs: Any) -> int:
+        """Count what any implementation must read and write."""
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """One of the copies: random images, since zeros can run faster, and which of them to mirror."""
-
-    images: torch.Tensor
-    flip: torch.Tensor | None
-
-    @classmethod
-    def random(cls, size: Size, case: str, device: torch.device) -> Inputs:
-        shape = (size.batch, 3, size.side, size.side)
-        images = torch.randint(0, 256, shape, dtype=torch.uint8, device=device)
-        flip = torch.randint(2, (size.batch,), device=device).bool() if case == "flip_normalize" else None
-        return cls(images, flip)
-
-
-CASES = {
-    "normalize": tuple(NORMALIZERS),
-    "flip_normalize": tuple(name for name in NORMALIZERS if name != "timm"),  # timm flips in its workers
+CASES: dict[str, Case] = {
+    "normalize": NORMALIZE,
+    "flip_normalize": FLIP_NORMALIZE,
+    "rrc_flip_normalize": RRC_FLIP_NORMALIZE,
+    "deit_recipe": DEIT_RECIPE,
 }
 
 
 def measure(plan: Plan) -> list[Row]:
     size = Size.of(plan.device)
-    torch.manual_seed(0)
-    copies = [Inputs.random(size, plan.case, plan.device) for _ in range(size.copies)]
-    names = [name for name in CASES[plan.case] if name in plan.subjects]
+    case = CASES[plan.case]
+    copies = [case.inputs(size.batch, size.side, plan.device, number) for number in range(size.copies)]
+    names = [name for name in case.subjects if name in plan.subjects]
     built = {
-        variant: {name: NORMALIZERS[name](plan.device, memory_format) for name in names}
+        variant: {name: case.build(name, size.side, plan.device, memory_format) for name in names}
         for variant, memory_format in VARIANTS.items()
     }
     for name in plan.track(names, "checking"):
         for variant, memory_format in VARIANTS.items():
-            _check(name, built[variant][name], copies[-1], memory_format)
-    return [measured for variant in VARIANTS for measured in _measure(plan, variant, built[variant], copies)]
+            case.check(name, built[variant][name], copies[-1], memory_format)
+    bytes_to_move = statistics.fmean(case.bytes_to_move(inputs) for inputs in copies)
+    return [row for variant in VARIANTS for row in _measure(plan, variant, built[variant], copies, bytes_to_move)]
 
 
-def _check(name: str, normalizer: Normalizer, inputs: Inputs, memory_format: torch.memory_format) -> None:
-    check_normalized(
-        name,
-        normalizer(inputs.images, inputs.flip),
-        inputs.images,
-        inputs.flip,
-        dtype=OUT,
-        arithmetic=ARITHMETIC.get(name, torch.float32),
-        memory_format=memory_format,
-    )
-
-
-def _measure(plan: Plan, variant: str, built: dict[str, Normalizer], copies: list[Inputs]) -> list[Row]:
+def _measure(plan: Plan, variant: str, built: dict[str, Run], copies: list[Any], bytes_to_move: float) -> list[Row]:
     size = Size.of(plan.device)
-    calls = {name: _rotating(normalizer, copies) for name, normalizer in built.items()}
+    calls = {name: _rotating(run, copies) for name, run in built.items()}
     calls["floor"] = _device_copy(size, plan.device)
+    counts = {name: _calls_in_time(call, size.calls, plan.device) for name, call in calls.items()}
     device_us: dict[str, list[float]] = defaultdict(list)
     host_us: dict[str, list[float]] = defaultdict(list)
     for name in plan.alternate(["floor", *built]):
-        host_seconds = _host_seconds(calls[name], size.calls, plan.device)
+        host_seconds = _host_seconds(calls[name], counts[name], plan.device)
         host_us[name].append(1e6 * host_seconds)
-        device_us[name].append(1e6 * _device_seconds(calls[name], size.calls, plan.device, host_seconds))
+        device_us[name].append(1e6 * _device_seconds(calls[name], counts[name], plan.device, host_seconds))
     copy_us = device_us["floor"]
-    floor_us = [us * _bytes_to_move(size, plan.case) / (2 * size.copy_bytes) for us in copy_us]
+    floor_us = [us * bytes_to_move / (2 * size.copy_bytes) for us in copy_us]
     gb_per_s = 2 * size.copy_bytes / statistics.median(copy_us) / 1000
     floor = row(plan.case, "floor", "us", floor_us, variant=variant, ratio_to_floor=1.0, copy_gb_per_s=gb_per_s)
     return [floor] + [
@@ -121,26 +117,27 @@ def _measure(plan: Plan, variant: str, built: dict[str, Normalizer], copies: lis
     ]
 
 
-def _bytes_to_move(size: Size, case: str) -> int:
-    """Count what any implementation must read and write: a byte a value in, two out, and a byte a choice."""
-    return size.pixels * (1 + OUT.itemsize) + (size.batch if case == "flip_normalize" else 0)
-
-
 def _device_copy(size: Size, device: torch.device) -> Callable[[int], object]:
     source = torch.randint(0, 256, (size.copy_bytes,), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return lambda _: target.copy_(source)
 
 
-def _rotating(normalizer: Normalizer, copies: list[Inputs]) -> Callable[[int], object]:
+def _rotating(run: Run, copies: list[Any]) -> Callable[[int], object]:
     """Work on the copies by turns; a result is kept until its copy's next turn, so results rotate too."""
     results: list[torch.Tensor | None] = [None] * len(copies)
 
     def call(number: int) -> None:
         turn = number % len(copies)
-        results[turn] = normalizer(copies[turn].images, copies[turn].flip)
+        results[turn] = run(copies[turn])
 
     return call
+
+
+def _calls_in_time(call: Callable[[int], object], most: int, device: torch.device) -> int:
+    """Count the calls that the host can queue while the device is held, up to ``most``, and at least one."""
+    call(0)
+    return max(1, min(most, int(HELD_SECONDS / 2 / _host_seconds(call, 1, device))))
 
 
 def _host_seconds(call: Callable[[int], object], calls: int, device: torch.device) -> float:
@@ -165,16 +162,19 @@ def _device_seconds(call: Callable[[int], object], calls: int, device: torch.dev
 
 
 def _hold_device(device: torch.device, seconds: float) -> None:
-    """Keep the device busy for at least ``seconds``, so that what is queued meanwhile runs without a gap."""
+    """Keep the device busy for ``seconds``, so that what is queued meanwhile runs without a gap.
+
+    Beyond ``HELD_SECONDS`` it would be for nothing: a call of so many launches fills the device's queue.
+    """
     if device.type == "cuda":
-        cycles = int((seconds + 1e-3) * CYCLES_PER_SECOND)
+        cycles = int((min(seconds, HELD_SECONDS) + 1e-3) * CYCLES_PER_SECOND)
         torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]  # noqa: SLF001  (there is no public way)
 
 
 def settings(device: torch.device) -> dict[str, object]:
     return {
         **asdict(Size.of(device)),
-        "in": "uint8 NCHW",
+        "in": "uint8 NCHW; from rrc_flip_normalize on, planes of images near 500x375 at full size",
         "out": str(OUT),
         "mean": MEAN,
         "std": STD,

@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 from fastload.bench.suite import worker_count
 from fastload.data import sample_data
 
-__all__ = ["Photographs", "Sample"]
+__all__ = ["Photographs", "Sample", "decoded"]
 
 Sample = tuple[torch.Tensor, ...]
 
@@ -31,11 +31,12 @@ class Photographs:
     def sample(cls, images: int, side: int) -> Photographs:
         with tempfile.TemporaryDirectory(prefix="fastload-bench-") as folder:
             root = sample_data(Path(folder) / "photographs", images)
-            train, held_out = (_decoded(root / split, side) for split in ("train", "val"))
+            train, held_out = (decoded(root / split, side) for split in ("train", "val"))
             return cls(train, held_out, len(list((root / "train").iterdir())))
 
 
-def _decoded(folder: Path, side: int) -> TensorDataset:
+def decoded(folder: Path, side: int) -> TensorDataset:
+    """Images of a folder as evaluation sees them, resized and cut at the centre, with the numbers of their classes."""
     resize = v2.Compose([v2.Resize(side * 256 // 224), v2.CenterCrop(side), v2.PILToTensor()])
     loader = DataLoader(ImageFolder(folder, resize), batch_size=64, num_workers=worker_count())
     images, labels = zip(*loader, strict=True)

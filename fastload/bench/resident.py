@@ -6,28 +6,26 @@ the ``limit``, the step on one batch kept on the device, measured just before an
 
 from __future__ import annotations
 
-import statistics
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from itertools import islice
 
 import torch
-import torchvision
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, TensorDataset
 
+from fastload.bench import training
 from fastload.bench.check import check_batches
 from fastload.bench.imagenet import MEAN, STD
+from fastload.bench.limit import next_to_limit
 from fastload.bench.loaders import ARITHMETIC, DELIVER, DTYPE, LAYOUT, Loader
-from fastload.bench.result import Row, ratio_to, row
+from fastload.bench.result import Row
 from fastload.bench.suite import Plan, Suite, worker_count
+from fastload.bench.training import CLASSES, TrainingStep, cudnn_search
 from fastload.bench.window import Batches, Window, timed_window
 from fastload.kernels import reference
 
 __all__ = ["SUITE"]
 
-CLASSES = 1000
 ENDLESS = 10**9
 CHECKED_BATCHES = 3
 
@@ -57,25 +55,6 @@ CASES = {
     "resnet50_b256": ("resnet50", 256, 150),
     "vit_b16_b128": ("vit_b_16", 128, 100),
 }
-
-
-class TrainingStep:
-    """Forward in bf16, backward, SGD: the same for every subject."""
-
-    def __init__(self, size: Size, device: torch.device) -> None:
-        torch.manual_seed(0)
-        model = torchvision.models.get_model(size.model, num_classes=CLASSES)
-        self.model = model.to(device, memory_format=LAYOUT).train()
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9, fused=True)
-        self.forward = torch.compile(self.model) if device.type == "cuda" else self.model
-
-    def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        with torch.autocast(images.device.type, torch.bfloat16):
-            loss = torch.nn.functional.cross_entropy(self.forward(images), labels)
-        torch.autograd.backward(loss)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return loss.detach()
 
 
 @dataclass(frozen=True)
@@ -121,21 +100,10 @@ def measure(plan: Plan) -> list[Row]:
     subjects = [name for name in plan.subjects if name != "limit"]
     for name in plan.track(subjects, "checking"):
         _check(name, source)
-    with _cudnn_search():
-        step = TrainingStep(size, plan.device)
+    with cudnn_search():
+        step = TrainingStep(size.model, plan.device)
         _window(step, source, "limit")  # compiles the model, on data that is on the device already
-        return _alternate(plan, step, source, subjects)
-
-
-@contextmanager
-def _cudnn_search() -> Iterator[None]:
-    """Let cuDNN try its algorithms for each convolution, as a training of fixed shapes should."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
+        return next_to_limit(plan, subjects, size.batch, lambda name: _window(step, source, name))
 
 
 def _check(name: str, source: Source) -> None:
@@ -156,40 +124,11 @@ def _window(step: TrainingStep, source: Source, name: str) -> Window:
     return timed_window(step, source.batches(name), warm_up=size.warm_up, steps=steps, device=source.device)
 
 
-def _alternate(plan: Plan, step: TrainingStep, source: Source, subjects: list[str]) -> list[Row]:
-    windows: dict[str, list[Window]] = defaultdict(list)
-    ratios: dict[str, list[float]] = defaultdict(list)
-    windows["limit"].append(_window(step, source, "limit"))
-    for name in plan.alternate(subjects):
-        window = _window(step, source, name)
-        windows["limit"].append(_window(step, source, "limit"))
-        before, after = windows["limit"][-2:]
-        windows[name].append(window)
-        ratios[name].append(2 * window.steps_per_s / (before.steps_per_s + after.steps_per_s))
-    ratios["limit"] = [1.0]
-    return [_row(plan.case, name, source.size, windows[name], ratios[name]) for name in ("limit", *subjects)]
-
-
-def _row(case: str, name: str, size: Size, windows: list[Window], ratios: list[float]) -> Row:
-    peaks = [window.peak_gib for window in windows if window.peak_gib is not None]
-    return row(
-        case,
-        name,
-        "img_per_s",
-        [size.batch * window.steps_per_s for window in windows],
-        peak_gib=statistics.median(peaks) if peaks else None,
-        **ratio_to("limit", ratios),
-    )
-
-
 def settings(device: torch.device) -> dict[str, object]:
     return {
         "sizes": {case: asdict(Size.of(case, device)) for case in CASES},
         "workers": worker_count(),
-        "compiled": device.type == "cuda",
-        "precision": "bf16 autocast",
-        "memory_format": str(LAYOUT),
-        "optimizer": "SGD, fused, momentum 0.9",
+        **training.describe(device),
         "limit": "one normalised batch kept on the device; measured before and after every other window",
     }
 

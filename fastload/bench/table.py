@@ -14,6 +14,7 @@ DECIMALS = {1: 3, 2: 1}  # by the digits before the point
 SMALL = 0.1  # below it three decimals are too few
 HEADINGS = {
     "img_per_s": "img/s",
+    "loader_img_per_s": "img/s, loader alone",
     "us": "µs",
     "ms": "ms a step",
     "ratio_to_floor": "times the floor",
@@ -40,7 +41,10 @@ class Table:
 
 
 def layout(result: Result) -> Table:
-    """Lay out one line a subject in each case and one column a metric, as median ± half the IQR."""
+    """Lay out one line a subject in each case and one column a metric, as median ± half the IQR.
+
+    Where a row has ``mean`` and ``std``, as of several seeds, it is these.
+    """
     by_subject: dict[tuple[str, ...], dict[str, str]] = {}
     for row in result.rows:
         by_subject.setdefault(_names(row), {}).update(_cells(row))
@@ -59,7 +63,7 @@ def _names(row: Row) -> tuple[str, ...]:
 
 
 def _cells(row: Row) -> dict[str, str]:
-    cells = {row["metric"]: _figure(row["median"], row["iqr"])}
+    cells = {row["metric"]: _figure(*((row["mean"], 2 * row["std"]) if "std" in row else (row["median"], row["iqr"])))}
     for key in BESIDE:
         if key in row:
             cells[key] = _figure(row[key], row.get("ratio_iqr", 0) if key.startswith("ratio_to_") else 0)

@@ -15,6 +15,7 @@ __all__ = [
     "Step",
     "Window",
     "allocated_gib",
+    "outside_gib",
     "peak_gib",
     "reset_peak",
     "run",
@@ -65,6 +66,14 @@ def reset_peak(device: torch.device) -> None:
 
 def allocated_gib(device: torch.device) -> float:
     return torch.cuda.memory_allocated(device) / GIB if device.type == "cuda" else 0.0
+
+
+def outside_gib(device: torch.device) -> float:
+    """What is taken on the device by others than PyTorch's allocator."""
+    if device.type != "cuda":
+        return 0.0
+    free, total = torch.cuda.mem_get_info(device)
+    return (total - free - torch.cuda.memory_reserved(device)) / GIB
 
 
 def peak_gib(device: torch.device) -> float | None:

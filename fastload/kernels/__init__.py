@@ -1,16 +1,42 @@
-"""Passes over memory that are worth a kernel of their own, each with its reference in plain PyTorch beside it."""
+"""Passes over memory that are worth a kernel of their own, each with its reference in plain PyTorch.
+
+A function here sends its images to the kernel of the same name in ``kernels/triton``, where Triton compiles for their
+device, and to the one in ``kernels/reference`` elsewhere. Both take the same arguments. Parameters that each image has
+its own of are given on the CPU.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
 
 import torch
 
 from fastload.kernels import reference
+from fastload.kernels.upload import upload
+from fastload.kernels.work import Erase, Finish, Mix, Op, Program
+from fastload.ragged import Ragged
 
-__all__ = ["flip_normalize", "reference"]
+__all__ = [
+    "Erase",
+    "Finish",
+    "Mix",
+    "Op",
+    "Program",
+    "blur",
+    "colour",
+    "equalize",
+    "flip_normalize",
+    "reference",
+    "resample",
+    "sharpen",
+    "upload",
+    "warp",
+]
 
-# Triton compiles for these; elsewhere, and for more channels than are worth unrolling, the reference does the work.
+# Triton compiles for these; elsewhere, and for more channels than some kernels unroll, the reference does the work.
 _TRITON_DEVICES = ("cuda", "xpu")
 _MAX_CHANNELS = 16
 
@@ -39,8 +65,106 @@ def flip_normalize(
         dtype: of the result: float32, bfloat16 or float16. Computed in float32, rounded once.
         memory_format: of the result: ``torch.contiguous_format`` or ``torch.channels_last``.
     """
-    if images.device.type in _TRITON_DEVICES and images.shape[1] <= _MAX_CHANNELS:
-        from fastload.kernels.normalize import flip_normalize as kernel  # noqa: PLC0415  (Triton where it runs)
-    else:
-        kernel = reference.flip_normalize
-    return kernel(images, mean, std, flip, dtype=dtype, memory_format=memory_format)
+    kernel = _kernel("flip_normalize", "normalize", images, _MAX_CHANNELS)
+    result: torch.Tensor = kernel(images, mean, std, flip, dtype=dtype, memory_format=memory_format)
+    return result
+
+
+def resample(
+    images: Ragged,
+    windows: torch.Tensor,
+    size: tuple[int, int] | torch.Tensor,
+    *,
+    interpolation: str = "bilinear",
+    fill: float = 0.0,
+    finish: Finish = Finish(),  # noqa: B008  (it is frozen)
+) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
+    """Crop, resize and mirror images of any sizes, and finish the values, in one pass.
+
+    >>> images = Ragged.of([torch.arange(16, dtype=torch.uint8).view(1, 4, 4)])
+    >>> window = torch.tensor([[0, 0, 4, 4, 2, 2, 0, 0, 0, 0]], dtype=torch.int32)
+    >>> resample(images, window, (2, 2))[0].shape
+    torch.Size([1, 1, 2, 2])
+
+    Args:
+        images: uint8, 0 to 255, or floating-point, 0 to 1.
+        windows: int32 (N, 10) on the CPU, in pixels, for each image: top, left, height, width of the box that is cut
+            out; the height and width that it is resized to; where in that the output begins, y and x; whether the
+            output is mirrored along y and x. What lies outside of the image or of the resized box is ``fill``.
+        size: height and width of every output, or each output's own, int64 (N, 2).
+        interpolation: "bilinear" or "bicubic", both antialiased as torchvision's, or "nearest".
+        fill: a value from 0 to 1.
+        finish: what becomes of the values.
+
+    Returns:
+        The images, (N, C, H, W) if all are of one size, and the statistics that ``finish`` asked for.
+    """
+    kernel = _kernel("resample", "resample", images, _MAX_CHANNELS)
+    result: tuple[torch.Tensor | Ragged, torch.Tensor | None] = kernel(
+        images, windows, size, interpolation=interpolation, fill=fill, finish=finish
+    )
+    return result
+
+
+def colour(images: torch.Tensor | Ragged, finish: Finish) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
+    """Finish the values of images, pixel by pixel.
+
+    >>> program = Program(torch.tensor([[[Op.INVERT, 0.0]]]), torch.tensor([[0, 1]], dtype=torch.int32))
+    >>> colour(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), Finish(program=program))[0]
+    tensor([[[[255,   0]]]], dtype=torch.uint8)
+
+    Args:
+        images: (N, C, H, W), or images of different sizes; uint8, 0 to 255, or floating-point, 0 to 1.
+        finish: what becomes of the values.
+
+    Returns:
+        The images, and the statistics that ``finish`` asked for.
+    """
+    kernel = _kernel("colour", "colour", images, _MAX_CHANNELS)
+    result: tuple[torch.Tensor | Ragged, torch.Tensor | None] = kernel(images, finish)
+    return result
+
+
+def warp(
+    images: torch.Tensor,
+    matrices: torch.Tensor,
+    *,
+    interpolation: str = "nearest",
+    fill: float | None = 0.0,
+    dtype: torch.dtype = torch.float32,
+) -> torch.Tensor:
+    """Map images by inverse affine matrices about their centres, float32 (N, 6), as torchvision's ``affine`` does.
+
+    What comes from outside is ``fill``, from 0 to 1; None is torchvision's None: 0, of which the border is not weighed
+    twice.
+    """
+    return _whole("warp", images, matrices, interpolation=interpolation, fill=fill, dtype=dtype)
+
+
+def blur(
+    images: torch.Tensor, sigmas: torch.Tensor, kernel_size: int, *, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Gaussian blur, each image by its sigma in pixels, float32 (N,); those with sigma 0 are copied."""
+    return _whole("blur", images, sigmas, kernel_size, dtype=dtype)
+
+
+def sharpen(images: torch.Tensor, factors: torch.Tensor, *, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Torchvision's ``adjust_sharpness``, each image by its factor, float32 (N,); those with factor 1 are copied."""
+    return _whole("sharpen", images, factors, dtype=dtype)
+
+
+def equalize(images: torch.Tensor, chosen: torch.Tensor, *, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Torchvision's ``equalize`` of the images ``chosen``, bool (N,); the others are copied."""
+    return _whole("equalize", images, chosen, dtype=dtype)
+
+
+def _whole(name: str, images: torch.Tensor, *parameters: Any, **options: Any) -> torch.Tensor:
+    result: torch.Tensor = _kernel(name, name, images)(images, *parameters, **options)
+    return result
+
+
+def _kernel(name: str, module: str, images: torch.Tensor | Ragged, most: float = math.inf) -> Any:
+    channels = images.channels if isinstance(images, Ragged) else images.shape[1]
+    compiled = images.device.type in _TRITON_DEVICES and channels <= most
+    # Triton is imported where it runs.
+    return getattr(import_module(f"fastload.kernels.{'triton' if compiled else 'reference'}.{module}"), name)

@@ -5,10 +5,58 @@
 Compose([RandomHorizontalFlip(p=0.5), Normalize([0.5, 0.5, 0.5], [0.25, 0.25, 0.25])])
 """
 
+from fastload.transforms.blur import GaussianBlur
+from fastload.transforms.colour import (
+    ColorJitter,
+    Grayscale,
+    RandomAutocontrast,
+    RandomGrayscale,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+)
 from fastload.transforms.compose import Compose
-from fastload.transforms.flip import RandomHorizontalFlip
+from fastload.transforms.crop import CenterCrop, RandomCrop, RandomResizedCrop
+from fastload.transforms.decode import BadImageError, DecodeJpeg
+from fastload.transforms.equalize import RandomEqualize
+from fastload.transforms.erase import RandomErasing
+from fastload.transforms.flip import RandomHorizontalFlip, RandomVerticalFlip
 from fastload.transforms.key import Key
+from fastload.transforms.mix import CutMix, MixUp, MixUpCutMix
 from fastload.transforms.normalize import Normalize
+from fastload.transforms.recipes import RandAugment, ThreeAugment, TrivialAugmentWide
+from fastload.transforms.resize import Resize
+from fastload.transforms.sharpness import RandomAdjustSharpness
 from fastload.transforms.transform import Transform
 
-__all__ = ["Compose", "Key", "Normalize", "RandomHorizontalFlip", "Transform"]
+__all__ = [
+    "BadImageError",
+    "CenterCrop",
+    "ColorJitter",
+    "Compose",
+    "CutMix",
+    "DecodeJpeg",
+    "GaussianBlur",
+    "Grayscale",
+    "Key",
+    "MixUp",
+    "MixUpCutMix",
+    "Normalize",
+    "RandAugment",
+    "RandomAdjustSharpness",
+    "RandomAutocontrast",
+    "RandomCrop",
+    "RandomEqualize",
+    "RandomErasing",
+    "RandomGrayscale",
+    "RandomHorizontalFlip",
+    "RandomInvert",
+    "RandomPosterize",
+    "RandomResizedCrop",
+    "RandomSolarize",
+    "RandomVerticalFlip",
+    "Resize",
+    "ThreeAugment",
+    "Transform",
+    "TrivialAugmentWide",
+]

@@ -10,6 +10,7 @@ import torch
 __all__ = ["Key"]
 
 _WORDS = 4  # 64-bit words that Philox yields for each value of its counter
+_BATCH = 2**32  # the block that belongs to the whole batch
 
 
 @dataclass(frozen=True)
@@ -21,16 +22,18 @@ class Key:
     True
 
     ``place`` is that of the batch's first sample in the epoch, so the numbers do not depend on how the epoch is cut
-    into batches. ``draw`` tells apart the transforms that draw for the same sample.
+    into batches; its next sample is ``stride`` places further, as many as there are ranks that share the epoch. ``draw``
+    tells apart the transforms that draw for the same sample.
 
     The generator is Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), NumPy's,
-    with the key (seed, epoch) and the counter (place, draw).
+    with the key (seed, epoch) and the counter (place, draw, block): a block is four numbers.
     """
 
     seed: int = 0
     epoch: int = 0
     place: int = 0
     draw: int = 0
+    stride: int = 1
 
     @classmethod
     def fresh(cls) -> Key:
@@ -41,14 +44,32 @@ class Key:
         return replace(self, draw=draw)
 
     def advanced(self, samples: int) -> Key:
-        return replace(self, place=self.place + samples)
+        return replace(self, place=self.place + samples * self.stride)
 
-    def uniform(self, samples: int) -> torch.Tensor:
-        """``samples`` numbers in [0, 1), float64, on the CPU."""
+    def uniform(self, samples: int, count: int = 1) -> torch.Tensor:
+        """``count`` numbers in [0, 1) for each sample, float64 (samples, count), on the CPU; (samples,) for one."""
+        blocks = [self._block(samples, block) for block in range(-(-count // _WORDS))]
+        numbers = torch.from_numpy(np.concatenate(blocks, axis=1)[:, :count])
+        return numbers[:, 0] if count == 1 else numbers
+
+    def integers(self, samples: int) -> torch.Tensor:
+        """One number for each sample, int64, uniform over 0 to 2**63 - 1: a seed for what the device draws."""
+        return torch.from_numpy((self._words(samples, 0)[:, 0] >> 1).astype(np.int64))
+
+    def generator(self) -> np.random.Generator:
+        """NumPy's generator for what is drawn once a batch; it depends on the batch's first sample."""
+        return np.random.Generator(self._philox(_BATCH))
+
+    def _block(self, samples: int, block: int) -> np.ndarray:
+        return (self._words(samples, block) >> np.uint64(11)) * 2.0**-53
+
+    def _words(self, samples: int, block: int) -> np.ndarray:
+        every = self._philox(block).random_raw(_WORDS * (max(samples - 1, 0) * self.stride + 1))
+        return every.reshape(-1, _WORDS)[:: self.stride][:samples]
+
+    def _philox(self, block: int) -> np.random.Philox:
         key, counter = (
             np.array([number % 2**64 for number in numbers], dtype=np.uint64)
-            for numbers in ((self.seed, self.epoch), (self.place, self.draw, 0, 0))
+            for numbers in ((self.seed, self.epoch), (self.place, self.draw, block, 0))
         )
-        generator = np.random.Philox(key=key, counter=counter)
-        words = generator.random_raw(_WORDS * samples)[::_WORDS]
-        return torch.from_numpy((words >> 11) * 2.0**-53)
+        return np.random.Philox(key=key, counter=counter)

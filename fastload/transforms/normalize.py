@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from fastload import kernels
-from fastload.transforms.flip import to_device
+from fastload.transforms.batch import Batch
 from fastload.transforms.key import Key
 from fastload.transforms.transform import Transform
+from fastload.transforms.work import Work
 
 __all__ = ["Normalize"]
 
@@ -72,32 +72,12 @@ class Normalize(Transform):
         )
         return f"Normalize({self.mean}, {self.std}{options})"
 
-    def sample(self, samples: int, key: Key) -> None:  # noqa: ARG002  (there is nothing to draw)
+    def run(self, batch: Batch, key: Key) -> None:
+        with batch.work(channels=len(self.mean)) as work:
+            self.record(work, self.sample(work.sizes, key))
+
+    def sample(self, sizes: torch.Tensor, key: Key) -> None:  # noqa: ARG002  (there is nothing to draw)
         return None
 
-    def apply(self, images: torch.Tensor, parameters: torch.Tensor | None = None) -> torch.Tensor:
-        """Normalised images, those mirrored for which ``parameters``, bool (N,), says so."""
-        images = self._channels_first(images)
-        leading = images.shape[:-3]
-        frames = images.flatten(0, -4)  # a video's frames share its parameters
-        flip = None
-        if parameters is not None:
-            flip = to_device(parameters.repeat_interleave(len(frames) // max(1, len(images))), images.device)
-        if images.dtype is not torch.uint8:
-            frames = frames.float() * (255.0 / self.full_scale)  # the reference expects 0 to 255
-        normalize = kernels.flip_normalize if images.dtype is torch.uint8 else kernels.reference.flip_normalize
-        result = normalize(frames, self.mean, self.std, flip, dtype=self.dtype, memory_format=self.memory_format)
-        return result.view(*leading, *result.shape[1:])
-
-    def _channels_first(self, images: torch.Tensor) -> torch.Tensor:
-        if not (images.dtype is torch.uint8 or images.is_floating_point()):
-            raise TypeError(f"images must be uint8 (0 to 255) or floating-point (0 to 1); got {images.dtype}")
-        channels = len(self.mean)
-        if images.shape[-3] == channels:
-            return images
-        if images.shape[-1] == channels:
-            return images.movedim(-1, -3)
-        raise TypeError(
-            f"mean and std have {channels} channels, and images of shape {tuple(images.shape)} have not: they must be "
-            f"(N, {channels}, H, W) or (N, H, W, {channels})"
-        )
+    def record(self, work: Work, parameters: None) -> None:  # noqa: ARG002
+        work.normalize(self.mean, self.std, self.dtype, self.memory_format, self.full_scale)

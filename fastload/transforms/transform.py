@@ -3,40 +3,47 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torchvision import tv_tensors
 
-from fastload.images import is_single
+from fastload.ragged import Ragged
+from fastload.transforms.batch import Batch
 from fastload.transforms.key import Key
+from fastload.transforms.work import Work
 
 __all__ = ["Transform"]
 
 
 class Transform(ABC):
-    """A transform of a batch of images (N, C, H, W), or of one image (C, H, W), in two steps.
+    """A transform of a batch of images, in two steps.
 
-    :meth:`sample` draws the parameters from a key, :meth:`apply` applies them; so a reference, a kernel and a
-    repetition can share them.
+    :meth:`sample` draws the parameters from a key; :meth:`record` asks for the work that they mean, which is done
+    together with what the transforms before and after ask for. So a reference, a kernel and a repetition can share the
+    parameters, and many transforms can share a pass over memory.
     """
 
-    moves_pixels = False
-    """Whether boxes, masks and keypoints would have to follow."""
+    def __call__(
+        self, images: torch.Tensor | Sequence[torch.Tensor] | Ragged, key: Key | None = None
+    ) -> torch.Tensor | list[torch.Tensor]:
+        """Transform a batch (N, C, H, W), one image (C, H, W), a video, or a list of images of different sizes.
 
-    def __call__(self, images: torch.Tensor, key: Key | None = None) -> torch.Tensor:
-        plain = images.as_subclass(torch.Tensor)
-        single = is_single(images)
-        batch = plain[None] if single else plain
-        result = self.apply(batch, self.sample(len(batch), key or Key.fresh()))
-        if single:
-            result = result[0]
-        return tv_tensors.wrap(result, like=images) if isinstance(images, tv_tensors.TVTensor) else result
+        A list comes back as one batch where all its images have come to be of one size, else as a list.
+        """
+        batch = Batch(images)
+        self.run(batch, key or Key.fresh())
+        return batch.result()
+
+    def run(self, batch: Batch, key: Key) -> None:
+        """Do to ``batch`` all that there is to do."""
+        with batch.work() as work:
+            self.record(work, self.sample(work.sizes, key))
 
     @abstractmethod
-    def sample(self, samples: int, key: Key) -> Any:
-        """The parameters for a batch of ``samples``, on the CPU; None if there are none."""
+    def sample(self, sizes: torch.Tensor, key: Key) -> Any:
+        """The parameters for images of ``sizes``, int64 (N, 2), on the CPU; None if there are none."""
 
     @abstractmethod
-    def apply(self, images: torch.Tensor, parameters: Any) -> torch.Tensor:
-        """The transformed images; the images given are left as they were."""
+    def record(self, work: Work, parameters: Any) -> None:
+        """Ask ``work`` for what is to be done; the images given are left as they were."""

@@ -11,7 +11,7 @@ import triton, triton.language as tl
 from itertools import product
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from fastload.kernels.normalize import _groups_kernel, _pixels_kernel
+from fastload.kernels.triton.normalize import _groups_kernel, _pixels_kernel
 
 def compile_for_hopper(kernel, types, constants):
     types = types | dict.fromkeys(constants, "constexpr")

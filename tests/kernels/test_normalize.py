@@ -21,7 +21,7 @@ HERE = [
 
 
 def kernel(*args, **kwargs):
-    return importlib.import_module("fastload.kernels.normalize").flip_normalize(*args, **kwargs)
+    return importlib.import_module("fastload.kernels.triton.normalize").flip_normalize(*args, **kwargs)
 
 
 def layouts(images):

@@ -60,7 +60,7 @@ def test_typed_images_stay_typed():
 def test_flip_mirrors_whom_it_drew():
     flip = T.RandomHorizontalFlip(0.5)
     key = T.Key(seed=1)
-    drawn = flip.sample(4, key)
+    drawn = flip.sample(torch.tensor([[6, 10]] * 4), key)
     assert 0 < drawn.sum() < 4
     expected = torch.stack(
         [image.flip(-1) if mirrored else image for image, mirrored in zip(IMAGES, drawn, strict=True)]
@@ -83,7 +83,7 @@ def test_any_callable_can_stand_in_compose():
 
 
 def test_probability_is_that_of_the_draw():
-    drawn = T.RandomHorizontalFlip(0.3).sample(100_000, T.Key(seed=0))
+    drawn = T.RandomHorizontalFlip(0.3).sample(torch.ones(100_000, 2, dtype=torch.int64), T.Key(seed=0))
     standard_deviation = (0.3 * 0.7 / 100_000) ** 0.5
     assert abs(drawn.double().mean() - 0.3) < 5 * standard_deviation
 

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 
 from fastload.kernels import reference
+from fastload.kernels.reference.normalize import affine
 
 __all__ = ["flip_normalize"]
 
@@ -160,7 +161,7 @@ def flip_normalize(
     out = torch.empty(images.shape, dtype=dtype, device=images.device, memory_format=memory_format)
     if out.numel() == 0:
         return out
-    scale, bias = (tuple(values) for values in reference.affine(mean, std))
+    scale, bias = (tuple(values) for values in affine(mean, std))
     for start in range(0, len(images), GRID_ROWS):
         part = slice(start, start + GRID_ROWS)
         _launch(images[part], out[part], None if flip is None else flip[part], scale, bias)

@@ -1,4 +1,4 @@
-"""What the kernels compute, in plain PyTorch: the CPU path, the tests' truth and the benchmarks' check."""
+"""Flip and normalise, in plain PyTorch."""
 
 from __future__ import annotations
 

@@ -1,0 +1,114 @@
+"""A batch of image files as workers hand it over: one block of bytes, and a table of what lies where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+import torch
+
+from fastload.pixels import UndecodableError, pixels
+
+__all__ = ["EncodedImages", "Kind", "decode_on_cpu"]
+
+CHANNELS = 3
+
+
+class Kind(IntEnum):
+    """What the bytes of an image are."""
+
+    JPEG = 0  # a file that hardware decoders take: see fastload.jpeg
+    PIXELS = 1  # rows of pixels, each red, green and blue, of any other file, decoded in the worker
+    BAD = 2  # none
+
+
+class EncodedImages:
+    """N image files, as :func:`fastload.collate` packs them and ``T.DecodeJpeg`` decodes them.
+
+    >>> import fastload as fl
+    >>> fl.collate([b"no image"])
+    EncodedImages(1 file, 0 bytes, 1 of them bad)
+
+    It stays on the CPU: it has no ``to``. A ``DataLoader`` with ``pin_memory=True`` pins it.
+
+    Attributes:
+        block: uint8 (bytes,): the files, each from a multiple of 64 bytes on.
+        table: int64 (N, 5), an image's offset and length in ``block``, its height and width, upright, and its ``Kind``.
+            All but the kind are 0 for a bad one.
+        names: each image's path, or "sample" and its place in the batch.
+        problems: why bad ones are bad, by their places in the batch.
+    """
+
+    def __init__(self, block: torch.Tensor, table: torch.Tensor, names: list[str], problems: dict[int, str]) -> None:
+        self.block = block
+        self.table = table
+        self.names = names
+        self.problems = problems
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __repr__(self) -> str:
+        files = f"{len(self)} file{'' if len(self) == 1 else 's'}"
+        bad = f", {len(self.problems)} of them bad" if self.problems else ""
+        return f"EncodedImages({files}, {int(self.table[:, 1].sum()):,} bytes{bad})"
+
+    @property
+    def sizes(self) -> torch.Tensor:
+        """Heights and widths, int64 (N, 2)."""
+        return self.table[:, 2:4]
+
+    def file(self, index: int) -> torch.Tensor:
+        """The bytes of an image, uint8 (length,), in the block."""
+        offset, length = self.table[index, :2].tolist()
+        return self.block[offset : offset + length]
+
+    def is_pinned(self) -> bool:
+        """Whether the device can copy the block while the host goes on."""
+        return self.block.is_pinned()
+
+    def pin_memory(self, device: torch.device | str | None = None) -> EncodedImages:  # noqa: ARG002
+        """The same with its block in pinned memory; ``device`` is there as in ``Tensor.pin_memory``, and not used."""
+        return EncodedImages(self.block.pin_memory(), self.table, self.names, self.problems)
+
+
+def decode_on_cpu(
+    files: EncodedImages, rows: Sequence[int] | None = None, at_least: torch.Tensor | None = None
+) -> tuple[list[torch.Tensor], dict[int, str]]:
+    """The images of the ``rows``, by default of all, uint8 (3, H, W); and why some of them cannot be decoded.
+
+    Pillow decodes them, to the pixels of ``ImageOps.exif_transpose(Image.open(file)).convert("RGB")``. In the place of
+    an image that cannot be decoded stands a black one of its size, or of 1x1 if it has none.
+
+    Args:
+        files: files of a batch, in any memory of the CPU.
+        rows: places in the batch.
+        at_least: int (N, 2), for every place of the batch a height and width that suffice: a JPEG may come out at a
+            half, a quarter or an eighth of its size, if that is no less. See :func:`fastload.pixels.pixels`.
+
+    Returns:
+        The images in the order of ``rows``, and the problems by place in the batch.
+    """
+    rows = range(len(files)) if rows is None else rows
+    images, problems = [], {}
+    for row in rows:
+        image, problem = _decoded(files, row, at_least)
+        images.append(image.permute(2, 0, 1))
+        if problem is not None:
+            problems[row] = problem
+    return images, problems
+
+
+def _decoded(files: EncodedImages, row: int, at_least: torch.Tensor | None) -> tuple[torch.Tensor, str | None]:
+    """An image (H, W, 3), and what is wrong with it."""
+    _, _, height, width, kind = files.table[row].tolist()
+    problem = files.problems.get(row)
+    if kind == Kind.PIXELS:
+        return files.file(row).view(height, width, CHANNELS), problem
+    if kind == Kind.JPEG:
+        enough = None if at_least is None else (int(at_least[row, 0]), int(at_least[row, 1]))
+        try:
+            return torch.from_numpy(pixels(files.file(row).numpy().tobytes(), enough)), problem
+        except UndecodableError as error:
+            problem = str(error)
+    return torch.zeros(1, 1, 1, dtype=torch.uint8).expand(max(height, 1), max(width, 1), CHANNELS), problem

@@ -1,0 +1,64 @@
+"""Gaussian blur, in plain PyTorch."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch.nn.functional import conv2d
+
+from fastload.kernels.reference.unit import from_unit, to_unit
+
+__all__ = ["blur", "weights"]
+
+
+def blur(
+    images: torch.Tensor, sigmas: torch.Tensor, kernel_size: int, *, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Blur each image by a Gaussian of its sigma, float32 (N,) in pixels; those with sigma 0 are copied.
+
+    >>> blur(torch.tensor([[[[0.0, 0.0, 1.0, 0.0, 0.0]]]]), torch.tensor([0.5]), 3).round(decimals=3)
+    tensor([[[[0.0000, 0.1070, 0.7870, 0.1070, 0.0000]]]])
+
+    Torchvision's ``gaussian_blur`` with the odd ``kernel_size`` in both directions. It refuses images that are not
+    larger than half the kernel; here their first row or column goes on where the mirror image ends.
+
+    See :func:`fastload.kernels.blur`, which has the same signature.
+    """
+    values = to_unit(images)
+    chosen = sigmas.nonzero().flatten().to(images.device)
+    if chosen.numel() and values.numel():
+        kernels = weights(sigmas, kernel_size).to(images.device)[chosen]
+        values[chosen] = _blurred(values[chosen], kernels)
+    return from_unit(values, images, dtype)
+
+
+def weights(sigmas: torch.Tensor, kernel_size: int) -> torch.Tensor:
+    """Each image's kernel in one direction, float32 (N, K), with sum 1.
+
+    >>> weights(torch.tensor([0.0, 1.0]), 3)
+    tensor([[0.0000, 1.0000, 0.0000],
+            [0.2741, 0.4519, 0.2741]])
+    """
+    reach = kernel_size // 2
+    places = torch.arange(-reach, reach + 1) / math.sqrt(2)
+    sigmas = sigmas[:, None]
+    # Of sigma 0 only the limit makes sense.
+    return torch.where(sigmas > 0, torch.softmax(-((places / sigmas) ** 2), 1), (places == 0).float())
+
+
+def _blurred(values: torch.Tensor, kernels: torch.Tensor) -> torch.Tensor:
+    n, channels, height, width = values.shape
+    reach = kernels.shape[1] // 2
+    rows, columns = (_mirrored(length, reach).to(values.device) for length in (height, width))
+    planes = values[:, :, rows[:, None], columns].view(1, n * channels, len(rows), len(columns))
+    kernels = kernels.repeat_interleave(channels, 0)[:, None, None]
+    planes = conv2d(planes, kernels, groups=n * channels)
+    planes = conv2d(planes, kernels.transpose(2, 3), groups=n * channels)
+    return planes.view(n, channels, height, width)
+
+
+def _mirrored(length: int, reach: int) -> torch.Tensor:
+    """The places from ``reach`` before a line's begin to ``reach`` behind its end, mirrored at both."""
+    places = torch.arange(-reach, length + reach).abs()
+    return torch.minimum(places, 2 * (length - 1) - places).clamp(min=0)

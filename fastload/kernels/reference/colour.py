@@ -1,0 +1,209 @@
+"""Finish the values of images, pixel by pixel, in plain PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from fastload.kernels.reference.noise import normal
+from fastload.kernels.work import Erase, Finish, Mix, Op
+from fastload.ragged import Ragged
+
+__all__ = ["check", "colour", "finished"]
+
+DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
+FORMATS = (torch.contiguous_format, torch.channels_last)
+COLOUR_CHANNELS = (1, 3)
+GREY = (0.2989, 0.587, 0.114)
+
+
+def colour(images: torch.Tensor | Ragged, finish: Finish) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
+    """Apply colour operations, normalise, erase, mix and round. See :func:`fastload.kernels.colour`."""
+    check(images, finish)
+    full = 255 if images.dtype is torch.uint8 else 1
+    values, statistics = finished([image.float() / full for image in images], finish)
+    last = finish.memory_format is torch.channels_last
+    if isinstance(images, Ragged):
+        laid_out = [value.permute(1, 2, 0).contiguous().permute(2, 0, 1) if last else value for value in values]
+        return Ragged.of(laid_out), statistics
+    out = torch.empty(images.shape, dtype=finish.dtype, device=images.device, memory_format=finish.memory_format)
+    return torch.stack(values, out=out) if values else out, statistics
+
+
+def finished(values: Sequence[torch.Tensor], finish: Finish) -> tuple[list[torch.Tensor], torch.Tensor | None]:
+    """Images (C, H, W), float32 from 0 to 1, as ``finish`` wants them stored; and their statistics, (N, 7) or None."""
+    if finish.program is not None:
+        values = [_coloured(value, finish, n) for n, value in enumerate(values)]
+    statistics = torch.stack([_statistics(value) for value in values]) if finish.statistics and values else None
+    if finish.scale is not None and finish.bias is not None:
+        scale, bias = (torch.tensor(numbers).view(-1, 1, 1) for numbers in (finish.scale, finish.bias))
+        values = [value * scale.to(value.device) + bias.to(value.device) for value in values]
+    if finish.erase is not None:
+        values = [_erased(value, finish.erase, n) for n, value in enumerate(values)]
+    if finish.mix is not None:
+        values = _mixed(values, finish.mix)
+    return [_rounded(value, finish.dtype) for value in values], statistics
+
+
+def _coloured(values: torch.Tensor, finish: Finish, n: int) -> torch.Tensor:
+    assert finish.program is not None
+    start, stop = finish.program.bounds[n, finish.part : finish.part + 2].tolist()
+    previous = None if finish.previous is None else finish.previous[n]
+    for code, amount in finish.program.ops[n, start:stop].tolist():
+        values = _operated(values, Op(int(code)), amount, previous)
+    return values
+
+
+def _operated(values: torch.Tensor, op: Op, amount: float, previous: torch.Tensor | None) -> torch.Tensor:  # noqa: PLR0911
+    """One operation by the formulas of ``torchvision/transforms/v2/functional/_color.py``."""
+    match op:
+        case Op.BRIGHTNESS:
+            return (values * amount).clamp(0, 1)
+        case Op.SATURATION if len(values) > 1:
+            return _blended(values, _grey(values), amount)
+        case Op.HUE if len(values) > 1:
+            return turned(values, amount)
+        case Op.GRAYSCALE:
+            return _grey(values).expand_as(values)
+        case Op.SOLARIZE:
+            return torch.where(values >= amount, 1 - values, values)
+        case Op.POSTERIZE:
+            levels = 1 << int(amount)
+            return (values * levels).floor().clamp(0, levels - 1) / levels
+        case Op.INVERT:
+            return 1 - values
+        case Op.CONTRAST if previous is not None:
+            return _blended(values, previous[0], amount)
+        case Op.AUTOCONTRAST if previous is not None:
+            return _stretched(values, previous[1:4], previous[4:])
+    return values
+
+
+def _blended(values: torch.Tensor, other: torch.Tensor, factor: float) -> torch.Tensor:
+    return (values * factor + other * (1 - factor)).clamp(0, 1)
+
+
+def _grey(values: torch.Tensor) -> torch.Tensor:
+    if len(values) == 1:
+        return values
+    parts = values * torch.tensor(GREY).view(-1, 1, 1).to(values.device)
+    return parts[:1] + parts[1:2] + parts[2:]
+
+
+def turned(values: torch.Tensor, turns: float) -> torch.Tensor:
+    """The hue of an image (3, H, W) turned by a part of the colour wheel.
+
+    >>> red = torch.tensor([1.0, 0.0, 0.0]).view(3, 1, 1)
+    >>> turned(red, 1 / 3).flatten()
+    tensor([0., 1., 0.])
+
+    HSV's saturation and value stay, and so do the greatest and the least channel, v and v - span. Along the wheel's six
+    sectors each channel goes from one to the other and back, in straight lines: full within one sector of its own
+    primary (0, 2, 4), gone from two on.
+    """
+    r, g, b = values
+    top = values.amax(0)
+    span = top - values.amin(0)
+    high = torch.where(top == r, g - b, torch.where(top == g, 2 * span + b - r, 4 * span + r - g))
+    hue = (high / torch.where(span == 0, 1, span) + 6 * turns) % 6
+    distances = torch.stack([3 - (hue - 3).abs(), (hue - 2).abs(), (hue - 4).abs()])
+    return (top - span * (distances - 1).clamp(0, 1)).clamp(0, 1)
+
+
+def _stretched(values: torch.Tensor, least: torch.Tensor, greatest: torch.Tensor) -> torch.Tensor:
+    least, greatest = (numbers[: len(values)].view(-1, 1, 1) for numbers in (least, greatest))
+    flat = least == greatest
+    span = torch.where(flat, 1, greatest - least)
+    return ((values - torch.where(flat, 0, least)) / span).clamp(0, 1)
+
+
+def _statistics(values: torch.Tensor) -> torch.Tensor:
+    """The mean of grey, each channel's least value and each one's greatest, as the next part takes them: (7,)."""
+    pixels = values.flatten(1)
+    least, greatest = (extremes.expand(3) if len(values) == 1 else extremes for extremes in pixels.aminmax(dim=1))
+    return torch.cat([_grey(values).mean()[None], least, greatest])
+
+
+def _erased(values: torch.Tensor, erase: Erase, n: int) -> torch.Tensor:
+    top, left, height, width = erase.boxes[n].tolist()
+    box = (slice(None), slice(max(top, 0), max(top + height, 0)), slice(max(left, 0), max(left + width, 0)))
+    scale, bias = (torch.tensor(numbers).view(-1, 1, 1) for numbers in (erase.scale, erase.bias))
+    noise = normal(int(erase.seeds[n]), tuple(values.shape)) if any(erase.scale) else torch.zeros(values.shape)  # type: ignore[arg-type]
+    values = values.clone()
+    values[box] = (bias + scale * noise)[box].to(values.device)
+    return values
+
+
+def _mixed(values: Sequence[torch.Tensor], mix: Mix) -> list[torch.Tensor]:
+    out = []
+    for value, partner, box, inside, outside in zip(
+        values, mix.partners.tolist(), mix.boxes.tolist(), mix.inside.tolist(), mix.outside.tolist(), strict=True
+    ):
+        weight = torch.full(value.shape[1:], outside)
+        top, left, height, width = box
+        weight[max(top, 0) : max(top + height, 0), max(left, 0) : max(left + width, 0)] = inside
+        weight = weight.to(value.device)
+        out.append(weight * value + (1 - weight) * values[partner])
+    return out
+
+
+def _rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if dtype is torch.uint8:
+        values = ((values * 255).clamp(0, 255) + 0.5).floor()
+    return values.to(dtype)
+
+
+def check(images: torch.Tensor | Ragged, finish: Finish) -> None:
+    """Refuse what neither the kernel nor the reference can do.
+
+    Raises:
+        TypeError: the images' dtype or the result's is not one that can be read or stored.
+        ValueError: the parts of ``finish`` do not fit the images or one another.
+    """
+    channels = images.channels if isinstance(images, Ragged) else images.shape[1]
+    for name, dtype in (("the images' dtype", images.dtype), ("finish.dtype", finish.dtype)):
+        if dtype not in DTYPES:
+            raise TypeError(f"{name} must be one of {_listed(DTYPES)}; got {dtype}: convert the images first")
+    if finish.memory_format not in FORMATS:
+        raise ValueError(f"finish.memory_format must be one of {_listed(FORMATS)}; got {finish.memory_format}")
+    if finish.program is not None and channels not in COLOUR_CHANNELS:
+        raise ValueError(
+            f"colour operations need 1 or 3 channels; got {channels}: leave them out, or give them the colour channels"
+        )
+    _check_channels(finish, channels)
+    if finish.statistics and (finish.scale is not None or finish.erase is not None or finish.mix is not None):
+        raise ValueError(
+            "statistics are of values from 0 to 1; got finish.statistics with scale, erase or mix: leave those to the "
+            "last pass"
+        )
+    if finish.mix is not None and isinstance(images, Ragged):
+        raise ValueError("images of different sizes cannot be mixed; got finish.mix: crop or resize them first")
+    if finish.previous is None and _needs_statistics(finish):
+        raise ValueError(
+            f"part {finish.part} of finish.program has contrast or autocontrast; got finish.previous None: give what "
+            "the pass before returned, with finish.statistics set"
+        )
+
+
+def _check_channels(finish: Finish, channels: int) -> None:
+    named = {"finish.scale": finish.scale, "finish.bias": finish.bias}
+    if finish.erase is not None:
+        named |= {"finish.erase.scale": finish.erase.scale, "finish.erase.bias": finish.erase.bias}
+    for name, numbers in named.items():
+        if numbers is not None and len(numbers) != channels:
+            raise ValueError(f"{name} must have a number for each of {channels} channels; got {numbers}")
+    if (finish.scale is None) != (finish.bias is None):
+        raise ValueError(f"finish.scale and bias go together; got {finish.scale} and {finish.bias}: give both or none")
+
+
+def _needs_statistics(finish: Finish) -> bool:
+    if finish.program is None:
+        return False
+    start, stop = finish.program.bounds[:, finish.part : finish.part + 2, None].long().unbind(1)
+    slots = torch.arange(finish.program.ops.shape[1])
+    return bool(((finish.program.ops[..., 0] >= Op.CONTRAST) & (start <= slots) & (slots < stop)).any())
+
+
+def _listed(allowed: tuple[object, ...]) -> str:
+    return ", ".join(map(str, allowed))

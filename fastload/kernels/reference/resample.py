@@ -1,0 +1,141 @@
+"""Crop, resize and flip images of different sizes, in plain PyTorch."""
+
+from __future__ import annotations
+
+import torch
+
+from fastload.kernels.reference import colour
+from fastload.kernels.work import Finish
+from fastload.ragged import Ragged
+
+__all__ = ["allocate", "check", "outputs", "resample"]
+
+SUPPORTS = {"bilinear": 1.0, "bicubic": 2.0}  # how far a filter reaches, in pixels of the coarser image
+KEYS = -0.5  # the cubic's parameter a
+WINDOW_COLUMNS = 10
+ALIGNMENT = 16  # of an image in the memory of a Ragged, in bytes
+
+
+def resample(
+    images: Ragged,
+    windows: torch.Tensor,
+    size: tuple[int, int] | torch.Tensor,
+    *,
+    interpolation: str = "bilinear",
+    fill: float = 0.0,
+    finish: Finish = Finish(),  # noqa: B008  (frozen)
+) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
+    """Crop, resize and flip each image, then finish its values.
+
+    See :func:`fastload.kernels.resample`, which has the same signature.
+    """
+    check(images, windows, interpolation, finish)
+    outs = allocate(images, size, finish)
+    resampled = [
+        _resampled(image, window, tuple(out.shape[1:]), interpolation, fill)
+        for image, window, out in zip(images, windows.tolist(), outs, strict=True)
+    ]
+    values, statistics = colour.finished(resampled, finish)
+    for value, out in zip(values, outs, strict=True):
+        out.copy_(value)
+    return outputs(outs), statistics
+
+
+def _resampled(
+    image: torch.Tensor, window: list[int], size: tuple[int, ...], interpolation: str, fill: float
+) -> torch.Tensor:
+    top, left, height, width, virtual_height, virtual_width, offset_y, offset_x, flip_y, flip_x = window
+    box = _box(image, top, left, height, width, fill)
+    rows, columns = torch.arange(size[0]) + offset_y, torch.arange(size[1]) + offset_x
+    inside_y, inside_x = (rows >= 0) & (rows < virtual_height), (columns >= 0) & (columns < virtual_width)
+    vertical = weights(rows[inside_y], height, virtual_height, interpolation).to(image.device)
+    horizontal = weights(columns[inside_x], width, virtual_width, interpolation).to(image.device)
+    out = torch.full((len(image), *size), fill, device=image.device)
+    out[:, inside_y.nonzero(), inside_x.nonzero().T] = vertical @ (box @ horizontal.T)
+    return out.flip([axis for axis, flipped in ((-2, flip_y), (-1, flip_x)) if flipped])
+
+
+def _box(image: torch.Tensor, top: int, left: int, height: int, width: int, fill: float) -> torch.Tensor:
+    """The source box as float32 from 0 to 1, with ``fill`` where it reaches outside of the image."""
+    box = torch.full((len(image), height, width), fill, device=image.device)
+    part = image[:, max(top, 0) : max(top + height, 0), max(left, 0) : max(left + width, 0)].float()
+    y, x = max(-top, 0), max(-left, 0)
+    box[:, y : y + part.shape[1], x : x + part.shape[2]] = part / 255 if image.dtype is torch.uint8 else part
+    return box
+
+
+def weights(positions: torch.Tensor, source: int, target: int, interpolation: str) -> torch.Tensor:
+    """Of the output pixels at ``positions`` when ``source`` pixels become ``target``: each source pixel's weight.
+
+    >>> weights(torch.arange(2), 4, 2, "bilinear")
+    tensor([[0.4286, 0.4286, 0.1429, 0.0000],
+            [0.0000, 0.1429, 0.4286, 0.4286]])
+
+    In float32 and in the order of ``aten/src/ATen/native/cpu/UpSampleKernel.cpp``, which torchvision calls.
+    """
+    scale = torch.tensor(source, dtype=torch.float32) / target
+    if interpolation == "nearest":
+        nearest = (positions * scale).floor().long().clamp(max=source - 1)
+        return torch.nn.functional.one_hot(nearest, source).float()
+    stretch = scale.clamp(min=1)
+    centres = scale * (positions + 0.5)
+    support = SUPPORTS[interpolation] * stretch
+    taps = torch.arange(source)
+    reached = (taps >= (centres - support + 0.5).int()[:, None]) & (taps < (centres + support + 0.5).int()[:, None])
+    distances = (taps - centres[:, None] + 0.5) * (1 / stretch)
+    found = _filter(distances.abs(), interpolation) * reached
+    return found / found.sum(1, keepdim=True)
+
+
+def _filter(distance: torch.Tensor, interpolation: str) -> torch.Tensor:
+    """The triangle; or Keys, "Cubic convolution interpolation for digital image processing" (1981), equation 4."""
+    if interpolation == "bilinear":
+        return (1 - distance).clamp(min=0)
+    near = ((KEYS + 2) * distance - (KEYS + 3)) * distance * distance + 1
+    far = (((distance - 5) * distance + 8) * distance - 4) * KEYS
+    return torch.where(distance < 1, near, torch.where(distance < 2, far, 0))
+
+
+def check(images: Ragged, windows: torch.Tensor, interpolation: str, finish: Finish) -> None:
+    """Refuse what neither the kernel nor the reference can do."""
+    if interpolation not in (*SUPPORTS, "nearest"):
+        raise ValueError(f"interpolation must be 'bilinear', 'bicubic' or 'nearest'; got {interpolation!r}")
+    if windows.shape != (len(images), WINDOW_COLUMNS) or windows.dtype is not torch.int32 or windows.is_cuda:
+        raise ValueError(
+            f"windows must be int32 ({len(images)}, {WINDOW_COLUMNS}) on the CPU; "
+            f"got {windows.dtype} {tuple(windows.shape)} on {windows.device}"
+        )
+    empty = (windows[:, 2:6] < 1).any(1)
+    if empty.any():
+        image = int(empty.nonzero()[0])
+        raise ValueError(
+            "a window's height, width, virtual height and virtual width must be 1 or more; "
+            f"got {windows[image, 2:6].tolist()} for image {image}"
+        )
+    if finish.mix is not None:
+        raise ValueError("resample cannot mix; got finish.mix: leave it to kernels.colour, after this pass")
+    colour.check(images, finish)
+
+
+def allocate(images: Ragged, size: tuple[int, int] | torch.Tensor, finish: Finish) -> Ragged:
+    """Memory for the outputs: one batch if ``size`` is one for all, else images one behind the other."""
+    if not isinstance(size, torch.Tensor):
+        shape = (len(images), images.channels, *size)
+        batch = torch.empty(shape, dtype=finish.dtype, device=images.device, memory_format=finish.memory_format)
+        return Ragged.of(batch)
+    heights, widths = size.unbind(1)
+    pixels = heights * widths
+    step = ALIGNMENT // finish.dtype.itemsize
+    lengths = -(-pixels * images.channels // step) * step
+    starts = lengths.cumsum(0) - lengths
+    memory = torch.empty(int(lengths.sum()), dtype=finish.dtype, device=images.device)
+    one = torch.ones_like(widths)
+    last = finish.memory_format is torch.channels_last
+    strides = (one, widths * images.channels, one * images.channels) if last else (pixels, widths, one)
+    addresses = memory.data_ptr() + starts * memory.itemsize
+    return Ragged(memory, torch.stack([addresses, heights, widths, *strides], 1), images.channels)
+
+
+def outputs(outs: Ragged) -> torch.Tensor | Ragged:
+    """The batch, if the outputs are one."""
+    return outs.memory if isinstance(outs.memory, torch.Tensor) and outs.memory.ndim == len("NCHW") else outs

@@ -1,0 +1,36 @@
+"""Sharpen images, or soften them, in plain PyTorch."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import conv2d
+
+from fastload.kernels.reference.unit import from_unit, to_unit
+
+__all__ = ["sharpen"]
+
+NEIGHBOUR, CENTRE = 1 / 13, 5 / 13  # the weights of Pillow's smoothing filter
+SMALLEST = 3  # pixels, for an image to have any that is not at its border
+
+
+def sharpen(images: torch.Tensor, factors: torch.Tensor, *, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """``smooth + factor * (image - smooth)`` for each image's factor, float32 (N,), clamped to 0 and 1.
+
+    >>> image = torch.zeros(1, 1, 3, 3)
+    >>> image[..., 1, 1] = 0.5
+    >>> sharpen(image, torch.tensor([2.0]))[0, 0, 1].round(decimals=3)
+    tensor([0.0000, 0.8080, 0.0000])
+
+    Torchvision's ``adjust_sharpness``: 0 is smooth, 1 the image itself; pixels at the border stay as they are.
+
+    See :func:`fastload.kernels.sharpen`, which has the same signature.
+    """
+    values = to_unit(images)
+    channels, *size = values.shape[1:]
+    if values.numel() and min(size) >= SMALLEST:
+        filters = torch.full((channels, 1, 3, 3), NEIGHBOUR, device=images.device)
+        filters[:, :, 1, 1] = CENTRE
+        inner = values[..., 1:-1, 1:-1]
+        smooth = conv2d(values, filters, groups=channels)
+        inner += (1 - factors.to(images.device).view(-1, 1, 1, 1)) * (smooth - inner)
+    return from_unit(values.clamp_(0, 1), images, dtype)

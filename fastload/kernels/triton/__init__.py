@@ -1,0 +1,1 @@
+"""The kernels themselves, in Triton: the same names and arguments as their references."""

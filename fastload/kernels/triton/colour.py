@@ -1,0 +1,255 @@
+"""Finish the values of images, pixel by pixel, in one pass over memory.
+
+A program takes groups of neighbouring pixels of one image, a group a thread. It reads a channel of a group at once and
+so writes it if each channel lies apart; where channels lie last, it writes the group as words, as the kernel of
+``flip_normalize`` does. An image's partner in a mix is finished beside it: its pixels are mostly still in the cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from fastload.kernels.reference.colour import check
+from fastload.kernels.reference.resample import allocate
+from fastload.kernels.triton.finish import (
+    arguments,
+    finished,
+    in_box,
+    overlaps,
+    rounded,
+    statistics,
+    store_statistics,
+)
+from fastload.kernels.work import Finish
+from fastload.ragged import Ragged
+
+__all__ = ["colour"]
+
+GROUP = 4  # pixels
+GROUPS = 128  # a program
+WARPS = 4
+WORD = 8  # bytes
+
+
+@triton.jit
+def _batch_kernel(
+    images,
+    out,  # words if WORDS, else values
+    tiles,
+    width,
+    pixels,
+    stride_n,
+    stride_c,
+    stride_y,
+    stride_x,
+    program,
+    previous,
+    affine,
+    erase,
+    seeds,
+    mix,  # partners, boxes, weights inside and around them
+    statistics,
+    RANGES: tl.constexpr,
+    C: tl.constexpr,
+    P: tl.constexpr,  # pixels in a group; they divide a row
+    DTYPE: tl.constexpr,
+    LAST_OUT: tl.constexpr,  # channels last
+    WORDS: tl.constexpr,
+    GROUPS: tl.constexpr,
+):
+    n = tl.program_id(0) // tiles
+    tile = tl.program_id(0) - n * tiles
+    first = tile * GROUPS
+    row_groups = width // P
+    group = first + tl.arange(0, GROUPS)
+    y = group // row_groups
+    x = (group - y * row_groups)[:, None] * P + tl.arange(0, P)[None, :]
+    y = y[:, None]
+    first_row = first // row_groups
+    last_row = (first + GROUPS - 1) // row_groups
+    pixel = group[:, None] * P + tl.arange(0, P)[None, :]
+    inside = pixel < pixels
+    source = y * stride_y + x * stride_x
+    if mix is not None:
+        partners, boxes, within, around = mix
+        partner = tl.load(partners + n)
+        weight_in, weight_out = tl.load(within + n), tl.load(around + n)
+        least = tl.where(overlaps(boxes + 4 * n, first_row, last_row), tl.minimum(weight_in, weight_out), weight_out)
+        needed = tl.where(least < 1, pixels, 0)  # an unmixed program leaves the partner alone
+        other = _read(images + partner.to(tl.int64) * stride_n, source, stride_c, pixel < needed, C)
+    values = _read(images + n.to(tl.int64) * stride_n, source, stride_c, inside, C)
+    values = finished(values, n, pixels, y, x, first_row, last_row, program, previous, affine, erase, seeds)
+    if statistics is not None:
+        store_statistics(values, inside, n, tile, statistics, RANGES)
+    if mix is not None:  # noqa: SIM102  (known when the kernel is compiled, and the next when it runs)
+        if needed > 0:
+            other = finished(other, partner, pixels, y, x, first_row, last_row, program, previous, affine, erase, seeds)
+            values = _mixed(values, other, tl.where(in_box(boxes + 4 * n, y, x), weight_in, weight_out))
+    if WORDS:
+        _write_words(out + n.to(tl.int64) * (pixels // P) * C, values, group, group * P < pixels, P, DTYPE)
+    else:
+        _write(out + n.to(tl.int64) * pixels * C, values, pixel, pixels, inside, DTYPE, LAST_OUT)
+
+
+@triton.jit
+def _ragged_kernel(
+    images,  # tables, as a Ragged has them
+    outs,
+    tiles,
+    program,
+    previous,
+    affine,
+    erase,
+    seeds,
+    statistics,
+    RANGES: tl.constexpr,
+    C: tl.constexpr,
+    DTYPE_IN: tl.constexpr,
+    DTYPE: tl.constexpr,
+    LAST_OUT: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    n = tl.program_id(0) // tiles
+    tile = tl.program_id(0) - n * tiles
+    row = images + n * 6
+    width = tl.load(row + 2).to(tl.int32)
+    pixels = tl.load(row + 1).to(tl.int32) * width
+    pixel = tile * BLOCK + tl.arange(0, BLOCK)
+    inside = pixel < pixels
+    y = pixel // width
+    x = pixel - y * width
+    source = tl.load(row).to(tl.pointer_type(DTYPE_IN))
+    values = _read(source, y * tl.load(row + 4) + x * tl.load(row + 5), tl.load(row + 3), inside, C)
+    first_row = tile * BLOCK // width
+    last_row = (tile * BLOCK + BLOCK - 1) // width
+    values = finished(values, n, pixels, y, x, first_row, last_row, program, previous, affine, erase, seeds)
+    if statistics is not None:
+        store_statistics(values, inside, n, tile, statistics, RANGES)
+    target = tl.load(outs + n * 6).to(tl.pointer_type(DTYPE))
+    _write(target, values, pixel, pixels, inside, DTYPE, LAST_OUT)
+
+
+@triton.jit
+def _read(image, source, stride_c, inside, C: tl.constexpr):
+    values = ()
+    for c in tl.static_range(C):
+        value = tl.load(image + source + c * stride_c, inside, 0).to(tl.float32)
+        if image.dtype.element_ty == tl.uint8:
+            value = tl.math.div_rn(value, 255.0)  # exactly: thresholds are often of the form k / 255
+        values += (value,)  # type: ignore[assignment]
+    return values
+
+
+@triton.jit
+def _mixed(values, others, weight):
+    out = ()
+    for c in tl.static_range(len(values)):
+        out += (weight * values[c] + (1 - weight) * others[c],)
+    return out
+
+
+@triton.jit
+def _write(image, values, pixel, pixels, inside, DTYPE: tl.constexpr, LAST_OUT: tl.constexpr):
+    for c in tl.static_range(len(values)):
+        target = pixel * len(values) + c if LAST_OUT else pixel + c * pixels
+        tl.store(image + target, rounded(values[c], DTYPE), inside)
+
+
+@triton.jit
+def _write_words(image, values, group, inside, P: tl.constexpr, DTYPE: tl.constexpr):
+    """Channels last, ``P`` values a word: value j of a group is channel j mod C of its pixel j div C."""
+    channels: tl.constexpr = len(values)
+    bits: tl.constexpr = image.dtype.element_ty.primitive_bitwidth // P
+    pieces = ()
+    for c in tl.static_range(channels):
+        value = rounded(values[c], DTYPE).to(tl.dtype(f"uint{bits}"), bitcast=True)
+        pieces += (_split(value.to(image.dtype.element_ty), P),)  # type: ignore[assignment]
+    for w in tl.static_range(channels):
+        word = pieces[w * P % channels][w * P // channels]  # type: ignore[var-annotated]
+        for i in tl.static_range(1, P):
+            word |= pieces[(w * P + i) % channels][(w * P + i) // channels] << (i * bits)
+        tl.store(image + group * channels + w, word, inside)
+
+
+@triton.jit
+def _split(values, P: tl.constexpr):
+    """The columns of (groups, P), P = 2 or 4."""
+    if P == 2:
+        columns = tl.split(values)
+    else:
+        even, odd = tl.split(tl.reshape(values, (values.shape[0], 2, 2)))
+        zero, two = tl.split(even)
+        one, three = tl.split(odd)
+        columns = (zero, one, two, three)
+    return columns
+
+
+def colour(images: torch.Tensor | Ragged, finish: Finish) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
+    """See :func:`fastload.kernels.colour`."""
+    check(images, finish)
+    return _finish_ragged(images, finish) if isinstance(images, Ragged) else _finish_batch(images, finish)
+
+
+def _finish_batch(images: torch.Tensor, finish: Finish) -> tuple[torch.Tensor, torch.Tensor | None]:
+    n, channels, height, width = images.shape
+    out = torch.empty(images.shape, dtype=finish.dtype, device=images.device, memory_format=finish.memory_format)
+    if out.numel() == 0:
+        return out, None
+    mix = finish.mix
+    own = () if mix is None else (mix.partners, mix.boxes, mix.inside, mix.outside)
+    parameters, moved = arguments(finish, images.device, *own)
+    last = not out.is_contiguous()
+    group = _group(width, WORD // out.itemsize if last else GROUP)
+    words = last and group > 1
+    tiles = triton.cdiv(height * width // group, GROUPS)
+    measured = statistics(finish, n, tiles, images.device)
+    _batch_kernel[(n * tiles,)](
+        images,
+        triton.reinterpret(out, INTEGERS[group * out.itemsize]) if words else out,
+        tiles,
+        width,
+        height * width,
+        *images.stride(),
+        **parameters,
+        mix=tuple(moved) or None,
+        **measured,
+        C=channels,
+        P=group,
+        DTYPE=DTYPES[out.dtype],
+        LAST_OUT=last,
+        WORDS=words,
+        GROUPS=GROUPS,
+        num_warps=WARPS,
+    )
+    return out, measured["statistics"] and measured["statistics"][0]
+
+
+def _group(width: int, most: int) -> int:
+    return next(group for group in (4, 2, 1) if group <= most and width % group == 0)
+
+
+def _finish_ragged(images: Ragged, finish: Finish) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
+    outs = allocate(images, images.sizes, finish)
+    if not len(images):
+        return outs, None
+    parameters, (table, out_table) = arguments(finish, images.device, images.table, outs.table)
+    tiles = triton.cdiv(int(images.sizes.prod(1).max()), GROUP * GROUPS)
+    measured = statistics(finish, len(images), tiles, images.device)
+    options: dict[str, Any] = {
+        "C": images.channels,
+        "DTYPE_IN": DTYPES[images.dtype],
+        "DTYPE": DTYPES[outs.dtype],
+        "LAST_OUT": finish.memory_format is torch.channels_last,
+        "BLOCK": GROUP * GROUPS,
+        "num_warps": WARPS,
+    }
+    _ragged_kernel[(len(images) * tiles,)](table, out_table, tiles, **parameters, **measured, **options)
+    return outs, measured["statistics"] and measured["statistics"][0]
+
+
+INTEGERS = {2: tl.int16, 4: tl.int32, 8: tl.int64}
+DTYPES = {torch.uint8: tl.uint8, torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}

@@ -1,0 +1,91 @@
+"""Equalize the histograms of chosen images: one launch makes each channel's table of levels, a second applies it."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from fastload.kernels.triton.tile import launch, locate, offset, read, write
+from fastload.kernels.upload import upload
+
+__all__ = ["equalize"]
+
+BLOCK = 2048
+WARPS = 8
+
+
+@triton.jit
+def _tables_kernel(images, tables, chosen, shape, strides, BLOCK: tl.constexpr):
+    """A program counts a channel's levels alone: nothing is added up in an order that could change."""
+    plane = tl.program_id(0)
+    channels, height, width = shape[1], shape[2], shape[3]
+    n = (plane // channels).to(tl.int64)
+    if tl.load(chosen + n):
+        level = tl.arange(0, 256)
+        histogram = tl.zeros((256,), tl.int32)
+        for start in range(0, height * width, BLOCK):
+            pixel = start + tl.arange(0, BLOCK)
+            inside = pixel < height * width
+            y = pixel // width
+            at = offset(strides, n, plane % channels, y, pixel - y * width)
+            histogram += tl.histogram(_levels(images, at, inside), 256, mask=inside)
+        tl.store(tables + plane * 256 + level, _table(histogram, height * width).to(tl.uint8))
+
+
+@triton.jit
+def _table(histogram, pixels):
+    """Pillow's: what each level becomes is the number of darker pixels over that of a level's fair share."""
+    level = tl.arange(0, 256)
+    brightest = tl.max(tl.where(histogram > 0, level, 0), 0)
+    share = (pixels - tl.sum(tl.where(level == brightest, histogram, 0), 0)) // 255
+    darker = tl.cumsum(histogram, 0) - histogram
+    table = (darker + share // 2) // tl.maximum(share, 1)
+    return tl.where(share == 0, level, tl.minimum(table, 255))
+
+
+@triton.jit
+def _levels(images, at, inside):
+    """Levels as torchvision's ``to_dtype`` makes them of floating-point values: 0 to 255, each as wide."""
+    if images.dtype.element_ty == tl.uint8:
+        return tl.load(images + at, inside, 0).to(tl.int32)
+    levels = (tl.load(images + at, inside, 0).to(tl.float32) * 255.999).to(tl.int32)
+    return tl.minimum(tl.maximum(levels, 0), 255)
+
+
+@triton.jit
+def _apply_kernel(
+    images,
+    out,
+    tables,
+    chosen,
+    shape,
+    strides,
+    out_strides,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    n, c, y, x, inside = locate(shape, GROUP, ROWS, COLUMNS)
+    at = offset(strides, n, c, y, x)
+    to = offset(out_strides, n, c, y, x)
+    if tl.load(chosen + n):
+        table = (n * shape[1] + c) * 256
+        write(out, to, read(tables, table + _levels(images, at, inside), inside), inside)
+    else:
+        write(out, to, read(images, at, inside), inside)
+
+
+def equalize(images: torch.Tensor, chosen: torch.Tensor, *, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """See :func:`fastload.kernels.equalize`."""
+    out = torch.empty_like(images, dtype=dtype)
+    if out.numel() == 0:
+        return out
+    n, channels = images.shape[:2]
+    (chosen,) = upload(images.device, chosen)
+    tables = torch.empty(n, channels, 256, dtype=torch.uint8, device=images.device)
+    _tables_kernel[(n * channels,)](
+        images, tables, chosen, tuple(images.shape), images.stride(), BLOCK=BLOCK, num_warps=WARPS
+    )
+    launch(_apply_kernel, images, out, tables, chosen)
+    return out

@@ -1,0 +1,311 @@
+"""What becomes of a pass's values before they are stored: the device's half of ``Finish``.
+
+A kernel holds a tile of one image as a tuple of float32 tensors, one a channel, and calls::
+
+    values = finished(values, n, pixels, y, x, first_row, last_row, program, previous, affine, erase, seeds)
+    if statistics is not None:
+        store_statistics(values, inside, n, tile, statistics, RANGES)
+    tl.store(..., rounded(values[c], out.dtype.element_ty), inside)
+
+with the arguments that :func:`arguments` made. What ``Finish`` does not ask for is None there: known when the kernel is
+compiled, it costs nothing.
+
+``program``: operations (N, S, 2), first and last + 1 of this part (N, 2), and S. ``previous`` and ``statistics``: seven
+numbers of each image and tile (N, 7, T), and T; see ``store_statistics``. ``affine``: scale and bias of each channel.
+``erase``: boxes (N, 4), scale and bias of each channel; ``seeds`` (N,) if the box is filled with noise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from fastload.kernels.upload import upload
+from fastload.kernels.work import Finish, Op
+
+__all__ = ["arguments", "finished", "in_box", "overlaps", "rounded", "statistics", "store_statistics"]
+
+BRIGHTNESS = tl.constexpr(int(Op.BRIGHTNESS))
+SATURATION = tl.constexpr(int(Op.SATURATION))
+HUE = tl.constexpr(int(Op.HUE))
+GRAYSCALE = tl.constexpr(int(Op.GRAYSCALE))
+SOLARIZE = tl.constexpr(int(Op.SOLARIZE))
+POSTERIZE = tl.constexpr(int(Op.POSTERIZE))
+INVERT = tl.constexpr(int(Op.INVERT))
+CONTRAST = tl.constexpr(int(Op.CONTRAST))
+AUTOCONTRAST = tl.constexpr(int(Op.AUTOCONTRAST))
+
+STATISTICS = tl.constexpr(7)  # numbers of a tile: the sum of grey, three least values, three greatest
+CHUNK = tl.constexpr(128)  # tiles whose statistics are read at a time
+TURN = tl.constexpr(6.283185307179586)
+
+
+@triton.jit
+def finished(values, n, pixels, y, x, first_row, last_row, program, previous, affine, erase, seeds):
+    """Values of image ``n``, which has ``pixels``, at rows ``y`` and columns ``x``: coloured, normalised and erased.
+
+    ``y`` and ``x`` broadcast to the tile's shape; ``first_row`` and ``last_row`` are scalars that enclose ``y``. They
+    are only looked at where something is erased.
+    """
+    if program is not None:
+        values = _coloured(values, n, pixels, program, previous)
+    if affine is not None:
+        values = _normalized(values, affine)
+    if erase is not None:
+        values = _erased(values, n, y, x, first_row, last_row, erase, seeds)
+    return values
+
+
+@triton.jit
+def rounded(value, DTYPE: tl.constexpr):
+    """As it is stored: 0 to 1 as 0 to 255 if that is in uint8."""
+    if DTYPE == tl.uint8:  # noqa: SIM300  (capitals make a constant of it)
+        value = tl.floor(tl.minimum(tl.maximum(value * 255, 0.0), 255.0) + 0.5)
+    return value.to(DTYPE)
+
+
+@triton.jit
+def _normalized(values, affine):
+    scale, bias = affine
+    out = ()
+    for c in tl.static_range(len(values)):
+        out += (values[c] * scale[c] + bias[c],)
+    return out
+
+
+# Colour operations
+
+
+@triton.jit
+def _coloured(values, n, pixels, program, previous):
+    ops, bounds, slots = program
+    for slot in range(tl.load(bounds + 2 * n), tl.load(bounds + 2 * n + 1)):
+        op = ops + (n * slots + slot) * 2
+        values = _operated(values, tl.load(op).to(tl.int32), tl.load(op + 1), n, pixels, previous)
+    return values
+
+
+@triton.jit
+def _operated(values, code, amount, n, pixels, previous):
+    """One operation. Its code is the whole program's, so that the branches do not diverge."""
+    if code == BRIGHTNESS:
+        values = _blended(values, 0.0, amount)
+    elif code == SOLARIZE:
+        values = _solarized(values, amount)
+    elif code == POSTERIZE:
+        values = _posterized(values, amount)
+    elif code == INVERT:
+        values = _inverted(values)
+    if len(values) == 3:
+        if code == SATURATION:
+            values = _blended(values, _grey(values), amount)
+        elif code == HUE:
+            values = _turned(values, amount)
+        elif code == GRAYSCALE:
+            values = _grey_everywhere(values)
+    if previous is not None:
+        if code == CONTRAST:
+            values = _blended(values, _total(previous, n) / pixels, amount)
+        elif code == AUTOCONTRAST:
+            values = _stretched(values, previous, n)
+    return values
+
+
+@triton.jit
+def _clamped(value):
+    return tl.minimum(tl.maximum(value, 0.0), 1.0)
+
+
+@triton.jit
+def _blended(values, other, factor):
+    rest = other * (1 - factor)
+    out = ()
+    for c in tl.static_range(len(values)):
+        out += (_clamped(values[c] * factor + rest),)
+    return out
+
+
+@triton.jit
+def _grey(values):
+    return values[0] * 0.2989 + values[1] * 0.587 + values[2] * 0.114 if len(values) == 3 else values[0]
+
+
+@triton.jit
+def _grey_everywhere(values):
+    grey = _grey(values)
+    return (grey, grey, grey)
+
+
+@triton.jit
+def _solarized(values, threshold):
+    out = ()
+    for c in tl.static_range(len(values)):
+        out += (tl.where(values[c] >= threshold, 1 - values[c], values[c]),)
+    return out
+
+
+@triton.jit
+def _posterized(values, bits):
+    levels = (1 << bits.to(tl.int32)).to(tl.float32)
+    out = ()
+    for c in tl.static_range(len(values)):
+        level = tl.minimum(tl.maximum(tl.floor(values[c] * levels), 0.0), levels - 1)
+        out += (level / levels,)
+    return out
+
+
+@triton.jit
+def _inverted(values):
+    out = ()
+    for c in tl.static_range(len(values)):
+        out += (1 - values[c],)
+    return out
+
+
+@triton.jit
+def _turned(values, turns):
+    """The hue turned, by a piecewise linear form of RGB -> HSV -> RGB; see ``reference.colour.turned``."""
+    r, g, b = values
+    top = tl.maximum(tl.maximum(r, g), b)
+    span = top - tl.minimum(tl.minimum(r, g), b)
+    high = tl.where(top == r, g - b, tl.where(top == g, b - r, r - g))
+    sector = tl.where(top == r, 0.0, tl.where(top == g, 2.0, 4.0))
+    hue = sector + high / tl.where(span == 0, 1.0, span) + 6 * turns
+    hue = hue - 6 * tl.floor(hue * (1 / 6))
+    return (
+        _clamped(top - span * _clamped(2 - tl.abs(hue - 3))),
+        _clamped(top - span * _clamped(tl.abs(hue - 2) - 1)),
+        _clamped(top - span * _clamped(tl.abs(hue - 4) - 1)),
+    )
+
+
+@triton.jit
+def _stretched(values, previous, n):
+    out = ()
+    for c in tl.static_range(len(values)):
+        least = _least(previous, n, 1 + c)
+        span = -_least(previous, n, 4 + c) - least
+        flat = span == 0
+        scale = 1 / tl.where(flat, 1.0, span)
+        out += (_clamped((values[c] - tl.where(flat, 0.0, least)) * scale),)
+    return out
+
+
+# Statistics
+
+
+@triton.jit
+def store_statistics(values, inside, n, tile, statistics, RANGES: tl.constexpr):
+    """Of one tile: the sum of grey; with ``RANGES`` also each channel's least value, and its greatest one, negated.
+
+    Nothing is added up across tiles here. Whoever reads them does so in a fixed order, so that runs repeat bit for bit.
+    """
+    partial, tiles = statistics
+    partial += n.to(tl.int64) * STATISTICS * tiles + tile
+    tl.store(partial, tl.sum(tl.where(inside, _grey(values), 0.0)))
+    if RANGES:
+        for c in tl.static_range(len(values)):
+            tl.store(partial + (1 + c) * tiles, tl.min(tl.where(inside, values[c], float("inf"))))
+            tl.store(partial + (4 + c) * tiles, tl.min(tl.where(inside, -values[c], float("inf"))))
+
+
+@triton.jit
+def _total(previous, n):
+    partial, tiles = previous
+    partial += n.to(tl.int64) * STATISTICS * tiles
+    total = tl.zeros((CHUNK,), tl.float32)
+    for start in range(0, tiles, CHUNK):
+        tile = start + tl.arange(0, CHUNK)
+        total += tl.load(partial + tile, tile < tiles, 0.0)
+    return tl.sum(total)
+
+
+@triton.jit
+def _least(previous, n, row: tl.constexpr):
+    partial, tiles = previous
+    partial += (n.to(tl.int64) * STATISTICS + row) * tiles
+    least = tl.full((CHUNK,), float("inf"), tl.float32)
+    for start in range(0, tiles, CHUNK):
+        tile = start + tl.arange(0, CHUNK)
+        least = tl.minimum(least, tl.load(partial + tile, tile < tiles, float("inf")))
+    return tl.min(least)
+
+
+# Boxes and noise
+
+
+@triton.jit
+def overlaps(box, first_row, last_row):
+    """Whether a box, 4 numbers at a pointer, has any of these rows."""
+    top = tl.load(box)
+    return (first_row < top + tl.load(box + 2)) & (last_row >= top)
+
+
+@triton.jit
+def in_box(box, y, x):
+    """Which pixels lie in a box, 4 numbers at a pointer."""
+    top, left = tl.load(box), tl.load(box + 1)
+    rows = (y >= top) & (y < top + tl.load(box + 2))
+    return rows & (x >= left) & (x < left + tl.load(box + 3))
+
+
+@triton.jit
+def _erased(values, n, y, x, first_row, last_row, erase, seeds):
+    boxes, scale, bias = erase
+    box = boxes + 4 * n
+    if overlaps(box, first_row, last_row):
+        hit = in_box(box, y, x)
+        out = ()
+        if seeds is None:
+            for c in tl.static_range(len(values)):
+                out += (tl.where(hit, bias[c], values[c]),)
+        else:
+            for c in tl.static_range(len(values)):
+                noise = _normal(tl.load(seeds + n), y, x, c)
+                out += (tl.where(hit, bias[c] + scale[c] * noise, values[c]),)
+        values = out
+    return values
+
+
+@triton.jit
+def _normal(seed, y, x, C: tl.constexpr):
+    """Standard normal noise of channel ``C``: four channels share Philox's four words; see ``reference.noise``."""
+    c0, c1 = tl.broadcast(y, x)
+    words = tl.philox(seed, c0, c1, c0 * 0 + C // 4, c0 * 0)
+    uniform = ((words[C % 4 // 2 * 2] >> 8).to(tl.int32).to(tl.float32) + 1) * (1 / (1 << 24))
+    angle = (words[C % 4 // 2 * 2 + 1] >> 8).to(tl.int32).to(tl.float32) * (TURN / (1 << 24))
+    radius = tl.sqrt(tl.maximum(-2 * tl.log(uniform), 0.0))
+    return radius * (tl.cos(angle) if C % 2 == 0 else tl.sin(angle))
+
+
+# The host's side
+
+
+def arguments(finish: Finish, device: torch.device, *others: torch.Tensor) -> tuple[dict[str, Any], list[torch.Tensor]]:
+    """The arguments of :func:`finished` from ``program`` on, and ``others`` on the device: all in one upload."""
+    program, erase = finish.program, finish.erase
+    ops = [] if program is None else [program.ops, program.bounds[:, finish.part : finish.part + 2].contiguous()]
+    noisy = erase is not None and any(erase.scale)
+    boxes = [] if erase is None else [erase.boxes, *([erase.seeds] if noisy else [])]
+    moved = upload(device, *ops, *boxes, *others)
+    on_device = iter(moved)
+    previous = finish.previous
+    return {
+        "program": None if program is None else (next(on_device), next(on_device), program.ops.shape[1]),
+        "previous": None if previous is None else (previous, previous.shape[-1]),
+        "affine": None if finish.scale is None else (finish.scale, finish.bias),
+        "erase": None if erase is None else (next(on_device), erase.scale, erase.bias),
+        "seeds": next(on_device) if noisy else None,
+    }, list(on_device)
+
+
+def statistics(finish: Finish, images: int, tiles: int, device: torch.device) -> dict[str, Any]:
+    """The arguments ``statistics`` and ``RANGES``: memory for the statistics of this many tiles an image."""
+    if not finish.statistics:
+        return {"statistics": None, "RANGES": False}
+    partial = torch.empty(images, STATISTICS.value, tiles, device=device)
+    ranges = finish.program is not None and bool((finish.program.ops[..., 0] == Op.AUTOCONTRAST).any())
+    return {"statistics": (partial, tiles), "RANGES": ranges}

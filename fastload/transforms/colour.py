@@ -1,0 +1,254 @@
+"""Change the colours of images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, inf
+
+import torch
+
+from fastload.kernels.work import Op
+from fastload.transforms.arguments import interval
+from fastload.transforms.boxes import between
+from fastload.transforms.chance import Chance
+from fastload.transforms.key import Key
+from fastload.transforms.transform import Transform
+from fastload.transforms.work import Work
+
+__all__ = [
+    "ColorJitter",
+    "Grayscale",
+    "RandomAutocontrast",
+    "RandomGrayscale",
+    "RandomInvert",
+    "RandomPosterize",
+    "RandomSolarize",
+]
+
+Range = float | Sequence[float] | None
+BITS = 8
+
+
+class ColorJitter(Transform):
+    """Change the brightness, contrast, saturation and hue of each image at random, in an order that is random too.
+
+    >>> ColorJitter(brightness=0.4, hue=(-0.1, 0.1))
+    ColorJitter(brightness=(0.6, 1.4), hue=(-0.1, 0.1))
+    >>> images = torch.full((2, 3, 4, 4), 200, dtype=torch.uint8)
+    >>> ColorJitter(brightness=(0.5, 0.5))(images).unique()
+    tensor([100], dtype=torch.uint8)
+
+    Images have 3 channels, or 1, which has no saturation and no hue; uint8, or floating-point from 0 to 1. Each image
+    has its own factors and order.
+
+    Args:
+        brightness, contrast, saturation: the factor's least and greatest value, or x for ``max(0, 1 - x)`` to
+            ``1 + x``; uniform. 0 is black, a grey image, or no colour; 1 is the image.
+        hue: least and greatest turn of the colour wheel, from -0.5 to 0.5, or x for -x to x; uniform.
+
+    Raises:
+        TypeError: one of them is neither a number nor two.
+        ValueError: one of them is out of order or out of bounds.
+    """
+
+    def __init__(
+        self, brightness: Range = None, contrast: Range = None, saturation: Range = None, hue: Range = None
+    ) -> None:
+        given = {
+            Op.BRIGHTNESS: _factors("brightness", brightness),
+            Op.CONTRAST: _factors("contrast", contrast),
+            Op.SATURATION: _factors("saturation", saturation),
+            Op.HUE: _turns("hue", hue),
+        }
+        self.ranges = {op: bounds for op, bounds in given.items() if bounds is not None}
+
+    def __repr__(self) -> str:
+        return f"ColorJitter({', '.join(f'{op.name.lower()}={bounds}' for op, bounds in self.ranges.items())})"
+
+    def sample(self, sizes: torch.Tensor, key: Key) -> torch.Tensor:
+        """Operations in order, float32 (N, S, 2): code and amount; S is how many are asked for."""
+        return self.ops(key.uniform(len(sizes), max(2, self.numbers)))
+
+    @property
+    def numbers(self) -> int:
+        """How many random numbers an image takes."""
+        return 2 * len(self.ranges)
+
+    def ops(self, numbers: torch.Tensor) -> torch.Tensor:
+        """What :meth:`sample` gives, from ``numbers``, (N, ``self.numbers``), uniform in [0, 1)."""
+        count = len(self.ranges)
+        ops = torch.empty(len(numbers), count, 2)
+        for column, (op, bounds) in enumerate(self.ranges.items()):
+            ops[:, column, 0] = op
+            ops[:, column, 1] = between(numbers[:, column], *bounds)
+        order = numbers[:, count : 2 * count].argsort(dim=1)
+        return ops.gather(1, order[..., None].expand_as(ops))
+
+    def record(self, work: Work, parameters: torch.Tensor) -> None:
+        if self.ranges:
+            work.colour(parameters)
+
+
+class _Pixelwise(Chance):
+    """One colour operation, on each image with probability ``p``."""
+
+    op: Op
+
+    def amount(self, work: Work) -> float:  # noqa: ARG002  (some depend on the images' values)
+        return 0.0
+
+    def record(self, work: Work, parameters: torch.Tensor) -> None:
+        ops = torch.zeros(len(parameters), 1, 2)
+        ops[parameters] = torch.tensor([float(self.op), self.amount(work)])
+        work.colour(ops)
+
+
+class RandomGrayscale(_Pixelwise):
+    """Take the colour out of each image with probability ``p``; it keeps its channels.
+
+    >>> RandomGrayscale(p=1.0)(torch.tensor([[[[1.0]], [[0.0]], [[0.0]]]])).flatten()
+    tensor([0.2989, 0.2989, 0.2989])
+
+    Grey is 0.2989 red + 0.587 green + 0.114 blue, torchvision's. Images have 3 channels, or 1, which stays as it is;
+    uint8, or floating-point from 0 to 1.
+
+    Raises:
+        ValueError: ``p`` is not in [0, 1].
+    """
+
+    op = Op.GRAYSCALE
+
+    def __init__(self, p: float = 0.1) -> None:
+        super().__init__(p)
+
+
+class Grayscale(_Pixelwise):
+    """Take the colour out of all images, which keep their 3 channels.
+
+    >>> Grayscale()(torch.tensor([[[[1.0]], [[0.0]], [[0.0]]]])).flatten()
+    tensor([0.2989, 0.2989, 0.2989])
+
+    For images of one channel put torchvision's ``v2.Grayscale(1)`` into the ``Compose``.
+
+    Raises:
+        ValueError: ``num_output_channels`` is not 3.
+    """
+
+    op = Op.GRAYSCALE
+
+    def __init__(self, num_output_channels: int = 3) -> None:
+        if num_output_channels != len("RGB"):
+            raise ValueError(
+                f"num_output_channels must be 3; got {num_output_channels}: for 1, use torchvision's v2.Grayscale(1)"
+            )
+        super().__init__(p=1.0)
+
+    def __repr__(self) -> str:
+        return "Grayscale(3)"
+
+
+class RandomInvert(_Pixelwise):
+    """Turn each image into its negative with probability ``p``.
+
+    >>> RandomInvert(p=1.0)(torch.tensor([[[[0, 55]]]], dtype=torch.uint8))
+    tensor([[[[255, 200]]]], dtype=torch.uint8)
+
+    Images are uint8, or floating-point from 0 to 1.
+
+    Raises:
+        ValueError: ``p`` is not in [0, 1].
+    """
+
+    op = Op.INVERT
+
+
+class RandomAutocontrast(_Pixelwise):
+    """Stretch each channel of an image, with probability ``p``, so that its least value becomes 0 and its greatest 1.
+
+    >>> RandomAutocontrast(p=1.0)(torch.tensor([[[[0.25, 0.5, 0.75]]]]))
+    tensor([[[[0.0000, 0.5000, 1.0000]]]])
+
+    A channel of one value stays as it is. Images are uint8, or floating-point from 0 to 1.
+
+    Raises:
+        ValueError: ``p`` is not in [0, 1].
+    """
+
+    op = Op.AUTOCONTRAST
+
+
+class RandomSolarize(_Pixelwise):
+    """Invert the values of an image that are ``threshold`` or more, with probability ``p``.
+
+    >>> RandomSolarize(threshold=128, p=1.0)(torch.tensor([[[[100, 200]]]], dtype=torch.uint8))
+    tensor([[[[100,  55]]]], dtype=torch.uint8)
+
+    Images are uint8, or floating-point from 0 to 1; ``threshold`` is in the same units as their values.
+
+    Raises:
+        ValueError: ``p`` is not in [0, 1], or ``threshold`` not in [0, 255].
+    """
+
+    op = Op.SOLARIZE
+
+    def __init__(self, threshold: float, p: float = 0.5) -> None:
+        if not 0 <= threshold <= 255:  # noqa: PLR2004
+            raise ValueError(f"threshold must be in [0, 255], and in [0, 1] for floating-point images; got {threshold}")
+        super().__init__(p)
+        self.threshold = float(threshold)
+
+    def __repr__(self) -> str:
+        return f"RandomSolarize({self.threshold}, p={self.p})"
+
+    def amount(self, work: Work) -> float:
+        if work.dtype is not torch.uint8:
+            return self.threshold
+        return (ceil(self.threshold) - 0.5) / 255  # between two levels, so that no rounding of x / 255 decides
+
+
+class RandomPosterize(_Pixelwise):
+    """Keep only the ``bits`` highest bits of an image's values, with probability ``p``.
+
+    >>> RandomPosterize(bits=1, p=1.0)(torch.tensor([[[[100, 200]]]], dtype=torch.uint8))
+    tensor([[[[  0, 128]]]], dtype=torch.uint8)
+
+    Images are uint8, or floating-point from 0 to 1.
+
+    Raises:
+        ValueError: ``p`` is not in [0, 1], or ``bits`` not an int from 0 to 8.
+    """
+
+    op = Op.POSTERIZE
+
+    def __init__(self, bits: int, p: float = 0.5) -> None:
+        if not (isinstance(bits, int) and 0 <= bits <= BITS):
+            raise ValueError(f"bits must be an int from 0 to 8; got {bits!r}")
+        super().__init__(p)
+        self.bits = bits
+
+    def __repr__(self) -> str:
+        return f"RandomPosterize({self.bits}, p={self.p})"
+
+    def amount(self, work: Work) -> float:  # noqa: ARG002
+        return float(self.bits)
+
+
+def _factors(name: str, given: Range) -> tuple[float, float] | None:
+    return _range(name, given, 1, (0, inf))
+
+
+def _turns(name: str, given: Range) -> tuple[float, float] | None:
+    return _range(name, given, 0, (-0.5, 0.5))
+
+
+def _range(name: str, given: Range, centre: float, bounds: tuple[float, float]) -> tuple[float, float] | None:
+    """The least and greatest value; None where every image would stay as it is."""
+    if given is None:
+        return None
+    if isinstance(given, int | float):
+        if given < 0:
+            raise ValueError(f"{name} must not be negative; got {given}")
+        least = centre - given
+        given = (max(0.0, least) if centre else least, centre + given)
+    low, high = interval(name, given, *bounds)
+    return None if low == high == centre else (low, high)

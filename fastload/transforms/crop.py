@@ -1,0 +1,179 @@
+"""Cut a part out of each image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+import torch
+
+from fastload.transforms.arguments import interpolation_name, interval, sides
+from fastload.transforms.boxes import ATTEMPTS, corners, draw_sides, first
+from fastload.transforms.key import Key
+from fastload.transforms.transform import Transform
+from fastload.transforms.work import Work
+
+__all__ = ["CenterCrop", "RandomCrop", "RandomResizedCrop"]
+
+TINY = 1e-6  # the least ratio of sides that is not a mistake
+
+
+class RandomResizedCrop(Transform):
+    """Cut a random part out of each image and resize it to ``size``.
+
+    >>> RandomResizedCrop(224)(torch.zeros(2, 3, 375, 500, dtype=torch.uint8)).shape
+    torch.Size([2, 3, 224, 224])
+
+    Torchvision's formula: of 10 boxes, each of an area uniform over ``scale`` and a ratio log-uniform over ``ratio``,
+    the first that fits, anywhere in the image; if none does, the largest box at the centre whose ratio lies within
+    ``ratio``. Images are uint8 or floating-point, and may be of different sizes.
+
+    Args:
+        size: of the result, (height, width), or an int for a square.
+        scale: least and greatest share of the image's area.
+        ratio: least and greatest ratio of width to height, before resizing.
+        interpolation: "bilinear" or "bicubic", both antialiased, or "nearest".
+
+    Raises:
+        TypeError: ``scale`` or ``ratio`` is not a pair.
+        ValueError: ``size`` is not positive, ``scale`` or ``ratio`` is out of order or negative, or ``interpolation``
+            is none of these.
+    """
+
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        scale: Sequence[float] = (0.08, 1.0),
+        ratio: Sequence[float] = (3 / 4, 4 / 3),
+        interpolation: Any = "bilinear",
+    ) -> None:
+        self.size = sides("size", size)
+        self.scale = interval("scale", scale, 0, inf)
+        self.ratio = interval("ratio", ratio, TINY, inf)
+        self.interpolation = interpolation_name(interpolation, ("bilinear", "bicubic", "nearest"))
+
+    def __repr__(self) -> str:
+        return f"RandomResizedCrop({self.size}, {self.scale}, {self.ratio}, {self.interpolation!r})"
+
+    def sample(self, sizes: torch.Tensor, key: Key) -> torch.Tensor:
+        """Boxes, int32 (N, 4): top, left, height, width."""
+        numbers = key.uniform(len(sizes), 2 * ATTEMPTS + 2)
+        widths, heights = draw_sides(sizes, numbers[:, :-2], self.scale, self.ratio)
+        fits = (heights > 0) & (heights <= sizes[:, :1]) & (widths > 0) & (widths <= sizes[:, 1:])
+        drawn, found = first(fits, heights, widths)
+        size = torch.where(found, drawn, self._largest(sizes))
+        start = torch.where(found, corners(numbers[:, -2:], sizes - size), (sizes - size) // 2)
+        return torch.cat([start, size], dim=1).int()
+
+    def _largest(self, sizes: torch.Tensor) -> torch.Tensor:
+        """Height and width of the largest part of each image whose ratio is allowed."""
+        height, width = sizes.double().unbind(1)
+        narrow, wide = self.ratio
+        size = [height.minimum((width / narrow).round()), width.minimum((height * wide).round())]
+        return torch.stack(size, dim=1).long().clamp(min=1)
+
+    def record(self, work: Work, parameters: torch.Tensor) -> None:
+        work.crop_resize(parameters, self.size, self.interpolation)
+
+
+class RandomCrop(Transform):
+    """Cut a box of ``size`` out of each image, anywhere in it, after padding.
+
+    >>> RandomCrop(32, padding=4)(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape
+    torch.Size([2, 3, 32, 32])
+
+    Images are uint8 or floating-point, and may be of different sizes.
+
+    Args:
+        size: (height, width), or an int for a square.
+        padding: added on every side; or two numbers, left and right, and top and bottom; or four: left, top, right,
+            bottom.
+        pad_if_needed: pad images that are smaller than ``size`` still, on both sides by what is missing.
+        fill: the value of what is added, in units of the images' values.
+        padding_mode: "constant", the only one.
+
+    Raises:
+        ValueError: ``size`` is not positive, ``padding`` is negative or not 1, 2 or 4 numbers, or ``padding_mode`` is
+            another; when called, a padded image is smaller than ``size``.
+    """
+
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        padding: int | Sequence[int] | None = None,
+        pad_if_needed: bool = False,
+        fill: float = 0,
+        padding_mode: str = "constant",
+    ) -> None:
+        if padding_mode != "constant":
+            raise ValueError(f"padding_mode must be 'constant'; got {padding_mode!r}")
+        self.size = sides("size", size)
+        self.padding = _borders(padding)
+        self.pad_if_needed = pad_if_needed
+        self.fill = float(fill)
+
+    def __repr__(self) -> str:
+        options = f", pad_if_needed={self.pad_if_needed}, fill={self.fill}"
+        return f"RandomCrop({self.size}, padding={self.padding}{options})"
+
+    def sample(self, sizes: torch.Tensor, key: Key) -> torch.Tensor:
+        """Boxes, int32 (N, 4): top, left, height, width, in the image before padding."""
+        left, top, right, bottom = self.padding
+        size = torch.tensor(self.size)
+        before = torch.tensor([top, left])
+        padded = sizes + before + torch.tensor([bottom, right])
+        missing = (size - padded).clamp(min=0)
+        if self.pad_if_needed:
+            before = before + missing
+            padded = padded + 2 * missing
+        elif missing.any():
+            small = int(missing.any(1).int().argmax())
+            raise ValueError(
+                f"a crop of {self.size} must fit into the padded image; image {small} is "
+                f"{tuple(padded[small].tolist())} with its padding: pass pad_if_needed=True, or resize it first"
+            )
+        start = corners(key.uniform(len(sizes), 2), padded - size) - before
+        return torch.cat([start, size.expand_as(start)], dim=1).int()
+
+    def record(self, work: Work, parameters: torch.Tensor) -> None:
+        work.crop(parameters, self.fill)
+
+
+class CenterCrop(Transform):
+    """Cut a box of ``size`` out of the centre of each image; what it lacks is 0.
+
+    >>> CenterCrop(224)(torch.zeros(2, 3, 256, 341, dtype=torch.uint8)).shape
+    torch.Size([2, 3, 224, 224])
+
+    Images are uint8 or floating-point, and may be of different sizes. Where the box cannot lie at the very centre,
+    torchvision's rounding decides.
+
+    Raises:
+        ValueError: ``size``, (height, width) or an int for a square, is not positive.
+    """
+
+    def __init__(self, size: int | Sequence[int]) -> None:
+        self.size = sides("size", size)
+
+    def __repr__(self) -> str:
+        return f"CenterCrop({self.size})"
+
+    def sample(self, sizes: torch.Tensor, key: Key) -> torch.Tensor:  # noqa: ARG002  (there is nothing to draw)
+        """Boxes, int32 (N, 4): top, left, height, width."""
+        size = torch.tensor(self.size)
+        spare = sizes - size
+        start = torch.where(spare < 0, -(-spare // 2), (spare / 2).round().long())
+        return torch.cat([start, size.expand_as(start)], dim=1).int()
+
+    def record(self, work: Work, parameters: torch.Tensor) -> None:
+        work.crop(parameters)
+
+
+def _borders(padding: int | Sequence[int] | None) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom, as torchvision reads them."""
+    given = [padding or 0] if isinstance(padding, int | None) else list(padding)
+    if len(given) not in (1, 2, 4) or not all(isinstance(side, int) and side >= 0 for side in given):
+        raise ValueError(f"padding must be an int, or 2 or 4 of them, not negative; got {padding!r}")
+    left, top, right, bottom = given * (4 // len(given))
+    return left, top, right, bottom

@@ -1,0 +1,87 @@
+"""Overwrite a box of images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+import torch
+
+from fastload.transforms.arguments import interval, probability
+from fastload.transforms.boxes import ATTEMPTS, corners, draw_sides, first
+from fastload.transforms.key import Key
+from fastload.transforms.transform import Transform
+from fastload.transforms.work import Work
+
+__all__ = ["Erasure", "RandomErasing"]
+
+TINY = 1e-6  # the least ratio of sides that is not a mistake
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """``boxes``, int32 (N, 4): top, left, height, width, all 0 for none; ``seeds`` of their noise, int64 (N,)."""
+
+    boxes: torch.Tensor
+    seeds: torch.Tensor
+
+
+class RandomErasing(Transform):
+    """Overwrite a random box of each image with probability ``p``.
+
+    >>> images = torch.ones(1, 3, 32, 32)
+    >>> RandomErasing(p=1.0, value=5.0)(images).unique()
+    tensor([1., 5.])
+
+    Torchvision's formula: of 10 boxes, each of an area uniform over ``scale`` and a ratio log-uniform over ``ratio``,
+    the first that is smaller than the image along both sides, anywhere in it; where there is none, the image stays.
+    Random Erasing Data Augmentation, Zhong et al., 2017.
+
+    Args:
+        p: probability of an image to lose a box.
+        scale: least and greatest share of the image's area.
+        ratio: least and greatest ratio of height to width.
+        value: what is put there, in units of the values as they are then: after ``Normalize``, of normalised ones. A
+            number, one for each channel, or "random": standard normal noise, each value its own.
+
+    Raises:
+        TypeError: ``scale`` or ``ratio`` is not a pair.
+        ValueError: ``p`` or ``scale`` is not in [0, 1], ``ratio`` is not positive or out of order, or ``value`` is
+            another word.
+    """
+
+    def __init__(
+        self,
+        p: float = 0.5,
+        scale: Sequence[float] = (0.02, 0.33),
+        ratio: Sequence[float] = (0.3, 3.3),
+        value: float | Sequence[float] | str = 0.0,
+    ) -> None:
+        self.p = probability(p)
+        self.scale = interval("scale", scale, 0, 1)
+        self.ratio = interval("ratio", ratio, TINY, inf)
+        self.value = _value(value)
+
+    def __repr__(self) -> str:
+        return f"RandomErasing({self.p}, {self.scale}, {self.ratio}, {self.value!r})"
+
+    def sample(self, sizes: torch.Tensor, key: Key) -> Erasure:
+        numbers = key.uniform(len(sizes), 2 * ATTEMPTS + 3)
+        heights, widths = draw_sides(sizes, numbers[:, : 2 * ATTEMPTS], self.scale, self.ratio)
+        size, found = first((heights < sizes[:, :1]) & (widths < sizes[:, 1:]), heights, widths)
+        start = corners(numbers[:, -3:-1], sizes - size)
+        erased = found & (numbers[:, -1:] < self.p) & (size > 0).all(1, keepdim=True)
+        return Erasure((torch.cat([start, size], dim=1) * erased).int(), key.integers(len(sizes)))
+
+    def record(self, work: Work, parameters: Erasure) -> None:
+        noise, value = ((1.0,), (0.0,)) if isinstance(self.value, str) else ((0.0,), self.value)
+        work.erase(parameters.boxes, parameters.seeds, noise, value)
+
+
+def _value(value: float | Sequence[float] | str) -> tuple[float, ...] | str:
+    if isinstance(value, str):
+        if value != "random":
+            raise ValueError(f"value must be a number, one for each channel, or 'random'; got {value!r}")
+        return value
+    return (float(value),) if isinstance(value, int | float) else tuple(float(each) for each in value)

@@ -1,0 +1,227 @@
+"""Mix the images of a batch with one another, and their labels in the same shares."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+
+from fastload.kernels.upload import upload
+from fastload.kernels.work import Mix
+from fastload.transforms.arguments import probability
+from fastload.transforms.key import Key
+from fastload.transforms.transform import Transform
+from fastload.transforms.work import Work
+
+__all__ = ["CutMix", "MixUp", "MixUpCutMix", "Mixture", "soft_labels"]
+
+Box = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """How the images of a batch are mixed, and ``own``, float32 (N,): the weight of an image's own label."""
+
+    mix: Mix
+    own: torch.Tensor
+
+
+class _Mixing(Transform):
+    """What MixUp and CutMix share: an image's partner is the one before it, and one draw serves the whole batch."""
+
+    def __init__(self, num_classes: int | None, label_smoothing: float) -> None:
+        if num_classes is not None and not (isinstance(num_classes, int) and num_classes > 0):
+            raise ValueError(f"num_classes must be a positive int, or None for soft labels; got {num_classes!r}")
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"label_smoothing must be in [0, 1); got {label_smoothing}")
+        self.num_classes = num_classes
+        self.label_smoothing = label_smoothing
+
+    def sample(self, sizes: torch.Tensor, key: Key) -> Mixture:
+        count = len(sizes)
+        if count and not bool((sizes == sizes[:1]).all()):
+            raise TypeError(
+                "only images of one size can be mixed, and the batch has different ones: crop or resize them first"
+            )
+        height, width = sizes[0].tolist() if count else (1, 1)
+        box, inside, outside, own = self._draw(key.generator(), height, width)
+        mix = Mix(
+            partners=torch.arange(-1, count - 1, dtype=torch.int32) % max(1, count),
+            boxes=torch.tensor(box, dtype=torch.int32).repeat(count, 1),
+            inside=torch.full((count,), inside),
+            outside=torch.full((count,), outside),
+        )
+        return Mixture(mix, torch.full((count,), own))
+
+    @abstractmethod
+    def _draw(self, generator: np.random.Generator, height: int, width: int) -> tuple[Box, float, float, float]:
+        """The box, the weights of an image's own pixels in it and around it, and of its own label."""
+
+    def record(self, work: Work, parameters: Mixture) -> None:
+        work.mix(parameters.mix, partial(self.labels, parameters=parameters))
+
+    def labels(self, labels: torch.Tensor, parameters: Mixture) -> torch.Tensor:
+        """The batch's labels, (N,) or (N, num_classes), mixed as its images were: float32 (N, num_classes)."""
+        soft = soft_labels(labels, self.num_classes, self.label_smoothing)
+        partners, own = upload(soft.device, parameters.mix.partners, parameters.own)
+        return torch.lerp(soft[partners.long()], soft, own[:, None])
+
+
+class MixUp(_Mixing):
+    """Blend each image with the one before it in the batch, and their labels in the same shares.
+
+    >>> images = torch.tensor([0.0, 1.0]).view(2, 1, 1, 1)
+    >>> mixed = MixUp(alpha=0.8, num_classes=10)(images)
+    >>> mixed.sum()
+    tensor(1.)
+
+    ``lam * image + (1 - lam) * partner`` with one ``lam`` a batch from Beta(alpha, alpha), as torchvision v2 does.
+    Batches must be shuffled. mixup: Beyond Empirical Risk Minimization, Zhang et al., 2017.
+
+    Args:
+        alpha: of the Beta distribution: near 0 most images stay almost as they are, at 1 ``lam`` is uniform.
+        num_classes: needed where labels are class numbers.
+        label_smoothing: the share of a label that is spread over all classes.
+
+    Raises:
+        ValueError: ``alpha`` or ``num_classes`` is not positive, or ``label_smoothing`` not in [0, 1).
+        TypeError: when called, the images differ in size.
+    """
+
+    def __init__(self, alpha: float = 1.0, num_classes: int | None = None, label_smoothing: float = 0.0) -> None:
+        super().__init__(num_classes, label_smoothing)
+        self.alpha = _positive("alpha", alpha)
+
+    def __repr__(self) -> str:
+        return f"MixUp(alpha={self.alpha}, num_classes={self.num_classes}, label_smoothing={self.label_smoothing})"
+
+    def _draw(
+        self,
+        generator: np.random.Generator,
+        height: int,  # noqa: ARG002
+        width: int,  # noqa: ARG002
+    ) -> tuple[Box, float, float, float]:
+        return _mix_up(generator, self.alpha)
+
+
+class CutMix(_Mixing):
+    """Put a box of the image before it in the batch into each image, and mix their labels in the same shares.
+
+    >>> images = torch.tensor([0.0, 1.0]).view(2, 1, 1, 1).expand(2, 1, 8, 8)
+    >>> CutMix(num_classes=10)(images).sum()
+    tensor(64.)
+
+    The box is the same for all images of a batch, covers a share of Beta(alpha, alpha) of them, and is cut off at their
+    edges; labels follow what is left. As torchvision v2 does. Batches must be shuffled. CutMix: Regularization Strategy
+    to Train Strong Classifiers with Localizable Features, Yun et al., 2019.
+
+    Args:
+        alpha: of the Beta distribution; at 1 the share is uniform.
+        num_classes: needed where labels are class numbers.
+        label_smoothing: the share of a label that is spread over all classes.
+
+    Raises:
+        ValueError: ``alpha`` or ``num_classes`` is not positive, or ``label_smoothing`` not in [0, 1).
+        TypeError: when called, the images differ in size.
+    """
+
+    def __init__(self, alpha: float = 1.0, num_classes: int | None = None, label_smoothing: float = 0.0) -> None:
+        super().__init__(num_classes, label_smoothing)
+        self.alpha = _positive("alpha", alpha)
+
+    def __repr__(self) -> str:
+        return f"CutMix(alpha={self.alpha}, num_classes={self.num_classes}, label_smoothing={self.label_smoothing})"
+
+    def _draw(self, generator: np.random.Generator, height: int, width: int) -> tuple[Box, float, float, float]:
+        return _cut_mix(generator, self.alpha, height, width)
+
+
+class MixUpCutMix(_Mixing):
+    """``MixUp`` or ``CutMix``, drawn anew for each batch, as the recipes of DeiT and timm have it.
+
+    >>> MixUpCutMix(num_classes=1000)
+    MixUpCutMix(mixup_alpha=0.8, cutmix_alpha=1.0, switch_prob=0.5, num_classes=1000, label_smoothing=0.0)
+
+    Args:
+        mixup_alpha, cutmix_alpha: each one's ``alpha``.
+        switch_prob: probability of ``CutMix``.
+        num_classes, label_smoothing: as theirs.
+
+    Raises:
+        ValueError: an alpha or ``num_classes`` is not positive, ``switch_prob`` not in [0, 1], or ``label_smoothing``
+            not in [0, 1).
+        TypeError: when called, the images differ in size.
+    """
+
+    def __init__(
+        self,
+        mixup_alpha: float = 0.8,
+        cutmix_alpha: float = 1.0,
+        switch_prob: float = 0.5,
+        num_classes: int | None = None,
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__(num_classes, label_smoothing)
+        self.mixup_alpha = _positive("mixup_alpha", mixup_alpha)
+        self.cutmix_alpha = _positive("cutmix_alpha", cutmix_alpha)
+        self.switch_prob = probability(switch_prob, "switch_prob")
+
+    def __repr__(self) -> str:
+        return (
+            f"MixUpCutMix(mixup_alpha={self.mixup_alpha}, cutmix_alpha={self.cutmix_alpha}, "
+            f"switch_prob={self.switch_prob}, num_classes={self.num_classes}, label_smoothing={self.label_smoothing})"
+        )
+
+    def _draw(self, generator: np.random.Generator, height: int, width: int) -> tuple[Box, float, float, float]:
+        if generator.random() < self.switch_prob:
+            return _cut_mix(generator, self.cutmix_alpha, height, width)
+        return _mix_up(generator, self.mixup_alpha)
+
+
+def soft_labels(labels: torch.Tensor, num_classes: int | None, label_smoothing: float = 0.0) -> torch.Tensor:
+    """Class numbers (N,), or labels that are soft already, as float32 (N, num_classes).
+
+    >>> soft_labels(torch.tensor([1]), 4, label_smoothing=0.2)
+    tensor([[0.0500, 0.8500, 0.0500, 0.0500]])
+
+    Raises:
+        ValueError: ``num_classes`` is missing, or is not what soft labels have.
+    """
+    if labels.ndim == 1 and not labels.is_floating_point():
+        if num_classes is None:
+            raise ValueError("num_classes must be given where labels are class numbers (N,); got None")
+        labels = torch.nn.functional.one_hot(labels.long(), num_classes)
+    elif labels.ndim != len(("N", "classes")) or num_classes not in (None, labels.shape[1]):
+        raise ValueError(
+            f"labels must be class numbers (N,), or soft, (N, {num_classes or 'num_classes'}); "
+            f"got {labels.dtype} of shape {tuple(labels.shape)}"
+        )
+    return labels.float() * (1 - label_smoothing) + label_smoothing / labels.shape[1]
+
+
+def _mix_up(generator: np.random.Generator, alpha: float) -> tuple[Box, float, float, float]:
+    share = generator.beta(alpha, alpha)
+    return (0, 0, 0, 0), share, share, share
+
+
+def _cut_mix(generator: np.random.Generator, alpha: float, height: int, width: int) -> tuple[Box, float, float, float]:
+    half = 0.5 * (1 - generator.beta(alpha, alpha)) ** 0.5
+    top, bottom = _cut(generator, int(half * height), height)
+    left, right = _cut(generator, int(half * width), width)
+    own = 1 - (bottom - top) * (right - left) / (height * width)
+    return (top, left, bottom - top, right - left), 0.0, 1.0, own
+
+
+def _cut(generator: np.random.Generator, half: int, length: int) -> tuple[int, int]:
+    """From where to where a box reaches whose centre lies anywhere."""
+    centre = int(generator.integers(length))
+    return max(centre - half, 0), min(centre + half, length)
+
+
+def _positive(name: str, value: float) -> float:
+    if not value > 0:
+        raise ValueError(f"{name} must be positive; got {value}")
+    return float(value)

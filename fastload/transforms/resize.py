@@ -1,0 +1,86 @@
+"""Resize images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fastload.transforms.arguments import interpolation_name, sides
+from fastload.transforms.key import Key
+from fastload.transforms.transform import Transform
+from fastload.transforms.work import Work
+
+__all__ = ["Resize"]
+
+
+class Resize(Transform):
+    """Resize each image: to a height and width, or so that its shorter side becomes ``size``.
+
+    >>> Resize(256)(torch.zeros(2, 3, 375, 500, dtype=torch.uint8)).shape
+    torch.Size([2, 3, 256, 341])
+
+    Images are uint8 or floating-point, and may be of different sizes; before a crop, nothing outside of it is computed.
+
+    Args:
+        size: (height, width), or an int, to which the shorter side is brought, or None, to use ``max_size`` alone.
+        interpolation: "bilinear" or "bicubic", both antialiased, or "nearest".
+        max_size: the most that the longer side may become where ``size`` is an int; the shorter becomes less then.
+
+    Raises:
+        ValueError: ``size`` or ``max_size`` is not positive, ``max_size`` is not above ``size``, or is given with a
+            height and width, or with neither, or ``interpolation`` is none of these.
+    """
+
+    def __init__(
+        self, size: int | Sequence[int] | None, interpolation: Any = "bilinear", max_size: int | None = None
+    ) -> None:
+        self.size = _side_or_sides(size)
+        self.interpolation = interpolation_name(interpolation, ("bilinear", "bicubic", "nearest"))
+        if max_size is not None and not (isinstance(max_size, int) and max_size > 0):
+            raise ValueError(f"max_size must be a positive int; got {max_size!r}")
+        if isinstance(self.size, tuple) and max_size is not None:
+            raise ValueError(f"max_size must be None where size is (height, width); got {max_size} and {self.size}")
+        if self.size is None and max_size is None:
+            raise ValueError("max_size must be an int where size is None; got None")
+        if isinstance(self.size, int) and max_size is not None and max_size <= self.size:
+            raise ValueError(f"max_size must be above size, {self.size}; got {max_size}")
+        self.max_size = max_size
+
+    def __repr__(self) -> str:
+        longest = "" if self.max_size is None else f", max_size={self.max_size}"
+        return f"Resize({self.size}, {self.interpolation!r}{longest})"
+
+    def sample(self, sizes: torch.Tensor, key: Key) -> torch.Tensor:  # noqa: ARG002  (there is nothing to draw)
+        """What each image becomes, int64 (N, 2): height and width."""
+        if isinstance(self.size, tuple):
+            return torch.tensor(self.size).repeat(len(sizes), 1)
+        # Torchvision's formula, in its order: the quotients are cut off, so their last bit counts.
+        short, long = sizes.double().aminmax(dim=1)
+        if self.size is None:
+            new_long = torch.full_like(long, self.max_size or 0)
+            new_short = (new_long * short / long).floor()
+        else:
+            new_short = torch.full_like(short, self.size)
+            new_long = (new_short * long / short).floor()
+            if self.max_size is not None:
+                over = new_long > self.max_size
+                new_short = torch.where(over, (self.max_size * new_short / new_long).floor(), new_short)
+                new_long = new_long.clamp(max=self.max_size)
+        tall = sizes[:, 0] >= sizes[:, 1]
+        height, width = torch.where(tall, new_long, new_short), torch.where(tall, new_short, new_long)
+        return torch.stack([height, width], dim=1).long().clamp(min=1)
+
+    def record(self, work: Work, parameters: torch.Tensor) -> None:
+        boxes = torch.cat([torch.zeros_like(work.sizes), work.sizes], dim=1).int()
+        same = len(parameters) > 0 and bool((parameters == parameters[:1]).all())
+        size = (int(parameters[0, 0]), int(parameters[0, 1])) if same else parameters
+        work.crop_resize(boxes, size, self.interpolation)
+
+
+def _side_or_sides(size: int | Sequence[int] | None) -> int | tuple[int, int] | None:
+    if size is None:
+        return None
+    height, width = sides("size", size)
+    return height if isinstance(size, int) or len(size) == 1 else (height, width)

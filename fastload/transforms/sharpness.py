@@ -1,0 +1,39 @@
+"""Sharpen images, or the opposite."""
+
+from __future__ import annotations
+
+import torch
+
+from fastload.transforms.chance import Chance
+from fastload.transforms.work import Work
+
+__all__ = ["RandomAdjustSharpness"]
+
+
+class RandomAdjustSharpness(Chance):
+    """Change the sharpness of each image with probability ``p``.
+
+    >>> RandomAdjustSharpness(2, p=1.0)(torch.full((1, 3, 4, 4), 7, dtype=torch.uint8)).unique()
+    tensor([7], dtype=torch.uint8)
+
+    Images of one size, uint8, or floating-point from 0 to 1. Torchvision's formula.
+
+    Args:
+        sharpness_factor: 0 gives a smoothed image, 1 the image, 2 one that is twice as sharp.
+        p: probability of an image to be changed.
+
+    Raises:
+        ValueError: ``sharpness_factor`` is negative, or ``p`` not in [0, 1].
+    """
+
+    def __init__(self, sharpness_factor: float, p: float = 0.5) -> None:
+        if not sharpness_factor >= 0:
+            raise ValueError(f"sharpness_factor must not be negative; got {sharpness_factor}")
+        super().__init__(p)
+        self.sharpness_factor = float(sharpness_factor)
+
+    def __repr__(self) -> str:
+        return f"RandomAdjustSharpness({self.sharpness_factor}, p={self.p})"
+
+    def record(self, work: Work, parameters: torch.Tensor) -> None:
+        work.sharpen(torch.where(parameters, self.sharpness_factor, 1.0))

@@ -1,0 +1,373 @@
+"""The colour pass against torchvision v2, and the kernel against its reference whatever is asked for."""
+
+import importlib
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torchvision.transforms.v2.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastload.kernels.reference import colour as reference
+from fastload.kernels.reference.noise import normal, philox
+from fastload.kernels.work import Erase, Finish, Mix, Op, Program
+from fastload.ragged import Ragged
+
+FORMATS = (torch.contiguous_format, torch.channels_last)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.uint8)
+HERE = [
+    pytest.param("cpu", marks=pytest.mark.interpreter),
+    pytest.param("cuda", marks=pytest.mark.gpu),
+]
+TORCHVISION = {
+    Op.BRIGHTNESS: F.adjust_brightness,
+    Op.SATURATION: F.adjust_saturation,
+    Op.HUE: F.adjust_hue,
+    Op.GRAYSCALE: lambda image, _: F.rgb_to_grayscale(image, num_output_channels=len(image)),
+    Op.SOLARIZE: F.solarize,
+    Op.POSTERIZE: lambda image, bits: F.posterize(image, int(bits)),
+    Op.INVERT: lambda image, _: F.invert(image),
+    Op.CONTRAST: F.adjust_contrast,
+    Op.AUTOCONTRAST: lambda image, _: F.autocontrast(image),
+}
+JUMPS = (Op.SOLARIZE, Op.POSTERIZE)  # where a rounding error may decide which side of a step a value is on
+
+
+def kernel(*args, **kwargs):
+    return importlib.import_module("fastload.kernels.triton.colour").colour(*args, **kwargs)
+
+
+def drawn(generator, count, channels, height, width):
+    """Images, float32 of whole levels: random ones, and black, white, grey and nearly flat ones."""
+    levels = torch.randint(0, 256, (count, channels, height, width), generator=generator)
+    kinds = torch.randint(0, 8, (count, 1, 1, 1), generator=generator)
+    levels = torch.where(kinds == 0, 0, torch.where(kinds == 1, 255, levels))
+    levels = torch.where(kinds == 2, levels[:, :1], torch.where(kinds == 3, 100 + levels % 2, levels))
+    return levels / 255
+
+
+def amount(op, generator):
+    number = float(torch.rand((), generator=generator))
+    amounts = {Op.HUE: number - 0.5, Op.SOLARIZE: round(number * 255) / 255, Op.POSTERIZE: int(number * 9)}
+    return amounts.get(op, 2 * number)
+
+
+def program(rows):
+    """Each image's operations, as many for all, cut before those that need a statistic."""
+    ops = torch.tensor(rows, dtype=torch.float32)
+    needs = ops[..., 0] >= Op.CONTRAST
+    parts = int(needs.sum(1).max()) + 1
+    starts = [(needs.cumsum(1) < part).sum(1) for part in range(parts)]
+    return Program(ops, torch.stack([*starts, torch.full((len(ops),), ops.shape[1])], dim=1).int())
+
+
+def run(colour, images, finish, between=torch.float32):
+    """All parts of the program, a pass each; everything else in the last pass."""
+    parts = 1 if finish.program is None else finish.program.bounds.shape[1] - 1
+    previous = None
+    for part in range(parts - 1):
+        step = Finish(program=finish.program, part=part, statistics=True, previous=previous, dtype=between)
+        images, previous = colour(images, step)
+    return colour(images, replace(finish, part=parts - 1, previous=previous))[0]
+
+
+@pytest.mark.parametrize("device", HERE)
+@pytest.mark.parametrize("op", TORCHVISION)
+@settings(max_examples=63, deadline=None)
+@given(
+    channels=st.sampled_from([3, 3, 1]),
+    height=st.integers(1, 9),
+    width=st.integers(1, 9),
+    seed=st.integers(0, 2**31),
+)
+def test_every_operation_is_torchvisions(device, op, channels, height, width, seed):
+    generator = torch.Generator().manual_seed(seed)
+    images = drawn(generator, 8, channels, height, width)
+    amounts = torch.tensor([amount(op, generator) for _ in images]).tolist()
+    finish = Finish(program=program([[(op, number)] for number in amounts]), dtype=torch.float32)
+    for colour in (reference.colour, kernel):
+        out = run(colour, images.to(device), finish).cpu()
+        for image, number, actual in zip(images, amounts, out, strict=True):
+            expected = TORCHVISION[op](image, number)
+            torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("device", HERE)
+def test_operations_are_applied_in_each_images_own_order(device):
+    generator = torch.Generator().manual_seed(1)
+    images = drawn(generator, 4, 3, 6, 8)
+    rows = [
+        [(Op.BRIGHTNESS, 1.5), (Op.CONTRAST, 0.5), (Op.HUE, 0.1), (Op.AUTOCONTRAST, 0)],
+        [(Op.AUTOCONTRAST, 0), (Op.SATURATION, 2), (Op.NONE, 0), (Op.NONE, 0)],
+        [(Op.CONTRAST, 1.5), (Op.CONTRAST, 0.3), (Op.CONTRAST, 1.2), (Op.INVERT, 0)],
+        [(Op.HUE, -0.4), (Op.GRAYSCALE, 0), (Op.NONE, 0), (Op.BRIGHTNESS, 0.5)],
+    ]
+    out = run(kernel, images.to(device), Finish(program=program(rows), dtype=torch.float32)).cpu()
+    for image, row, actual in zip(images, rows, out, strict=True):
+        expected = image
+        for op, number in row:
+            expected = expected if op is Op.NONE else TORCHVISION[op](expected, number)
+        torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
+
+
+def finishes(generator, count, channels, dtype, memory_format, ragged):
+    """Everything that can be asked for, each at random."""
+    chosen = [bool(choice) for choice in torch.randint(0, 2, (5,), generator=generator)]
+    smooth = [op for op in TORCHVISION if op not in JUMPS]
+    picks = torch.randint(0, len(smooth), (count, 3), generator=generator).tolist()
+    rows = [[(smooth[pick], amount(smooth[pick], generator)) for pick in row] for row in picks]
+    boxes = torch.randint(-2, 8, (2, count, 4), generator=generator).int()
+    boxes[..., 2:] = boxes[..., 2:].clamp(min=0)
+    noise = (0.2,) * channels if chosen[3] else (0.0,) * channels
+    weights = torch.tensor([0, 0.25, 1])[torch.randint(0, 3, (2, count), generator=generator)]
+    partners = torch.randint(0, count, (count,), generator=generator).int()
+    return Finish(
+        dtype=dtype,
+        memory_format=memory_format,
+        scale=(2.0, 3.0, 4.0, 5.0)[:channels] if chosen[0] else None,
+        bias=(-0.5, 0.0, 0.5, 0.25)[:channels] if chosen[0] else None,
+        program=program(rows) if chosen[1] and channels in (1, 3) else None,
+        erase=Erase(boxes[0], torch.arange(count) * 2**40 + 3, noise, (0.5,) * channels) if chosen[2] else None,
+        mix=Mix(partners, boxes[1], *weights) if chosen[4] and not ragged else None,
+    )
+
+
+def layouts(images):
+    """The same images as another pass or a user may hand them over."""
+    n, c, h, w = images.shape
+    wide = torch.zeros(n, c, h + 2, w + 3, dtype=images.dtype, device=images.device)
+    wide[:, :, 1 : h + 1, 2 : w + 2] = images
+    return {
+        "contiguous": images,
+        "channels last": images.contiguous(memory_format=torch.channels_last),
+        "a crop": wide[:, :, 1 : h + 1, 2 : w + 2],
+    }
+
+
+def poisoned(colour, *args):
+    """What ``colour`` returns when all memory that it takes is filled with NaN, or 77, first."""
+    empty = torch.empty
+
+    def filled(*args, **kwargs):
+        out = empty(*args, **kwargs)
+        return out.fill_(float("nan") if out.is_floating_point() else 77)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "empty", filled)
+        return run(colour, *args)
+
+
+def assert_equal(actual, expected):
+    """To within 1e-5 of the greatest value, 10, that is asked for below, and one rounding to the dtype."""
+    assert actual.dtype is expected.dtype
+    truncates = actual.dtype is torch.bfloat16  # in Triton's interpreter
+    one = 1 if actual.dtype is torch.uint8 else 1e-4
+    relative = 0 if actual.dtype is torch.uint8 else torch.finfo(actual.dtype).eps * (1 + truncates)
+    torch.testing.assert_close(actual.float(), expected.float(), atol=one, rtol=relative)
+
+
+@pytest.mark.parametrize("device", HERE)
+@settings(max_examples=40, deadline=None)
+@given(
+    shape=st.tuples(st.integers(1, 4), st.sampled_from([1, 3, 3, 4]), st.integers(1, 30), st.integers(1, 40)),
+    layout=st.sampled_from(["contiguous", "channels last", "a crop"]),
+    dtype_in=st.sampled_from(DTYPES),
+    dtype=st.sampled_from(DTYPES),
+    memory_format=st.sampled_from(FORMATS),
+    seed=st.integers(0, 2**31),
+)
+def test_a_batch_is_finished_as_the_reference_does(device, shape, layout, dtype_in, dtype, memory_format, seed):
+    generator = torch.Generator().manual_seed(seed)
+    images = drawn(generator, *shape) * (255 if dtype_in is torch.uint8 else 1)
+    images = layouts(images.round() if dtype_in is torch.uint8 else images)[layout].to(dtype_in)
+    finish = finishes(generator, *shape[:2], dtype, memory_format, ragged=False)
+    actual, expected = poisoned(kernel, images.to(device), finish), run(reference.colour, images, finish)
+    assert actual.stride() == expected.stride()
+    assert_equal(actual.cpu(), expected)
+
+
+@pytest.mark.parametrize("device", HERE)
+@settings(max_examples=20, deadline=None)
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 40)), min_size=1, max_size=4),
+    channels=st.sampled_from([1, 3]),
+    dtype=st.sampled_from(DTYPES),
+    memory_format=st.sampled_from(FORMATS),
+    seed=st.integers(0, 2**31),
+)
+def test_images_of_different_sizes_are_finished_as_the_reference_does(
+    device, sizes, channels, dtype, memory_format, seed
+):
+    generator = torch.Generator().manual_seed(seed)
+    images = [drawn(generator, 1, channels, *size)[0] for size in sizes]
+    finish = finishes(generator, len(sizes), channels, dtype, memory_format, ragged=True)
+    actual = poisoned(kernel, Ragged.of([image.to(device) for image in images]), finish)
+    expected = run(reference.colour, Ragged.of(images), finish)
+    for one, other in zip(actual, expected, strict=True):
+        laid_out = one.permute(1, 2, 0) if memory_format is torch.channels_last else one
+        assert laid_out.is_contiguous()
+        assert_equal(one.cpu(), other)
+
+
+@pytest.mark.parametrize("device", HERE)
+def test_runs_repeat_bit_for_bit(device):
+    images = drawn(torch.Generator().manual_seed(0), 3, 3, 40, 44).to(device)
+    finish = Finish(program=program([[(Op.CONTRAST, 0.7), (Op.AUTOCONTRAST, 0)]] * 3), dtype=torch.float16)
+    assert torch.equal(run(kernel, images, finish), run(kernel, images, finish))
+
+
+@pytest.mark.parametrize("device", HERE)
+def test_statistics_are_of_values_before_they_are_rounded(device):
+    """Half precision in between moves each value by up to 2**-11, and their mean by far less."""
+    images = torch.full((1, 3, 16, 16), 0.3, device=device)
+    rows = [[(Op.BRIGHTNESS, 1.001), (Op.CONTRAST, 0.0)]]
+    finish = Finish(program=program(rows), dtype=torch.float32)
+    out = run(kernel, images, finish, between=torch.float16)
+    torch.testing.assert_close(out, torch.full_like(out, 0.3 * 1.001 * 0.9999), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("device", HERE)
+def test_a_partner_is_mixed_with_its_own_operations_and_erasure(device):
+    images = torch.zeros(2, 1, 2, 4, device=device)
+    finish = Finish(
+        program=program([[(Op.NONE, 0)], [(Op.INVERT, 0)]]),
+        erase=Erase(torch.tensor([[0, 0, 0, 0], [0, 0, 1, 1]]).int(), torch.zeros(2).long(), (0.0,), (5.0,)),
+        mix=Mix(
+            torch.tensor([1, 0]).int(),
+            torch.tensor([[0, 0, 1, 4], [0, 0, 0, 0]]).int(),
+            torch.tensor([0.0, 0.0]),
+            torch.tensor([1.0, 0.25]),
+        ),
+        dtype=torch.float32,
+    )
+    out = kernel(images, finish)[0].cpu()
+    assert out[0, 0].tolist() == [[5, 1, 1, 1], [0, 0, 0, 0]]
+    assert out[1, 0].tolist() == [[1.25, 0.25, 0.25, 0.25], [0.25, 0.25, 0.25, 0.25]]
+
+
+@pytest.mark.parametrize("device", HERE)
+def test_an_empty_batch_stays_empty(device):
+    for colour in (reference.colour, kernel):
+        out, statistics = colour(torch.empty(0, 3, 8, 8, device=device), Finish(statistics=True))
+        assert out.shape == (0, 3, 8, 8)
+        assert statistics is None
+
+
+# Noise
+
+
+def test_philox_gives_its_authors_test_vectors():
+    """From kat_vectors in Random123: philox4x32 with 10 rounds."""
+    ones, pi = 2**32 - 1, [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344]
+    assert philox(2**64 - 1, np.full(4, ones, dtype=np.uint64)).tolist() == [
+        0x408F276D,
+        0x41C83B0E,
+        0xA20BC7C6,
+        0x6D5451FD,
+    ]
+    assert philox(0x299F31D0A4093822, np.array(pi, dtype=np.uint64)).tolist() == [
+        0xD16CFE09,
+        0x94FDCCEB,
+        0x5001E420,
+        0x24126EA1,
+    ]
+
+
+def test_noise_is_standard_normal():
+    noise = normal(7, (6, 100, 100)).double()
+    count = noise.numel()
+    assert abs(noise.mean()) < 5 / count**0.5
+    assert abs(noise.var() - 1) < 5 * (2 / count) ** 0.5
+    correlations = torch.corrcoef(noise.flatten(1)) - torch.eye(6)
+    assert correlations.abs().max() < 5 / 100
+    assert abs((noise.abs() < 1).double().mean() - 0.6827) < 5 * (0.6827 * 0.3173 / count) ** 0.5
+
+
+@pytest.mark.parametrize("device", HERE)
+def test_the_kernel_draws_the_references_noise(device):
+    """Whatever the seed: Philox's bits are the same; the rest is float32's rounding of log, sqrt, cos and sin."""
+    seeds = torch.tensor([0, 1, 2**63 - 1, 123456789012345678])
+    boxes = torch.tensor([[0, 0, 20, 28]] * len(seeds)).int()
+    images = torch.zeros(len(seeds), 6, 20, 28, device=device)
+    finish = Finish(dtype=torch.float32, erase=Erase(boxes, seeds, (1.0,) * 6, (0.0,) * 6))
+    expected = torch.stack([normal(int(seed), (6, 20, 28)) for seed in seeds])
+    torch.testing.assert_close(kernel(images, finish)[0].cpu(), expected, atol=1e-5, rtol=1e-5)
+
+
+# What is refused
+
+IMAGES = torch.zeros(1, 3, 4, 4)
+CONTRAST_LAST = Program(torch.tensor([[[Op.CONTRAST, 0.5]]]), torch.tensor([[0, 0, 1]], dtype=torch.int32))
+NO_BOX = torch.zeros(1, 4, dtype=torch.int32)
+MIX = Mix(torch.zeros(1, dtype=torch.int32), NO_BOX, torch.ones(1), torch.ones(1))
+
+
+@pytest.mark.parametrize(
+    ("images", "finish", "error", "message"),
+    [
+        (IMAGES.double(), Finish(), TypeError, r"the images' dtype must be one of .*; got torch.float64"),
+        (IMAGES, Finish(dtype=torch.int32), TypeError, r"finish.dtype must be one of .*; got torch.int32"),
+        (IMAGES, Finish(memory_format=torch.channels_last_3d), ValueError, "memory_format must be one of"),
+        (IMAGES[:, :2], Finish(program=CONTRAST_LAST), ValueError, "need 1 or 3 channels; got 2"),
+        (IMAGES, Finish(scale=(1.0,), bias=(0.0,)), ValueError, r"finish.scale must have .* 3 channels; got \(1.0,\)"),
+        (IMAGES, Finish(scale=(1.0,) * 3), ValueError, "go together"),
+        (IMAGES, Finish(statistics=True, mix=MIX), ValueError, "leave those to the last pass"),
+        (Ragged.of(IMAGES), Finish(mix=MIX), ValueError, "crop or resize them first"),
+        (IMAGES, Finish(program=CONTRAST_LAST, part=1), ValueError, "got finish.previous None"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(images, finish, error, message):
+    with pytest.raises(error, match=message):
+        reference.colour(images, finish)
+
+
+COMPILE = """
+from itertools import product
+import triton, triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from fastload.kernels.triton.colour import _batch_kernel, _ragged_kernel
+
+def compile_for_hopper(kernel, types, constants):
+    constants = constants | {name: None for name, kind in types.items() if kind is None}
+    types = {name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names}
+    triton.compile(ASTSource(kernel, types, constexprs=constants), target=GPUTarget("cuda", 90, 32))
+
+STORES = (
+    {"P": 4, "DTYPE": tl.bfloat16, "LAST_OUT": False, "WORDS": False}, "*bf16",
+    {"P": 4, "DTYPE": tl.bfloat16, "LAST_OUT": True, "WORDS": True}, "*i64",
+    {"P": 2, "DTYPE": tl.float32, "LAST_OUT": True, "WORDS": True}, "*i64",
+    {"P": 2, "DTYPE": tl.uint8, "LAST_OUT": True, "WORDS": True}, "*i16",
+    {"P": 1, "DTYPE": tl.float16, "LAST_OUT": True, "WORDS": False}, "*fp16",
+)
+for channels, full in product((1, 3, 4), (False, True)):
+    numbers, coloured = ("fp32",) * channels, full and channels != 4
+    finish = {
+        "program": ("*fp32", "*i32", "i32") if coloured else None,
+        "previous": ("*fp32", "i32") if coloured else None,
+        "affine": (numbers, numbers) if full else None,
+        "erase": ("*i32", numbers, numbers) if full else None,
+        "seeds": "*i64" if full else None,
+        "statistics": ("*fp32", "i32") if coloured else None,
+    }
+    mix = {"mix": ("*i32", "*i32", "*fp32", "*fp32") if full else None}
+    stores = STORES if channels == 3 else STORES[:4]
+    for store, out in zip(stores[::2], stores[1::2]):
+        constants = store | {"C": channels, "RANGES": True, "GROUPS": 128}
+        compile_for_hopper(_batch_kernel, finish | mix | {"images": "*u8", "out": out}, constants)
+    constants = {"C": channels, "RANGES": True, "BLOCK": 512, "DTYPE_IN": tl.uint8, "DTYPE": tl.float16}
+    compile_for_hopper(_ragged_kernel, finish | {"images": "*i64", "outs": "*i64"}, constants | {"LAST_OUT": True})
+print("compiled")
+"""
+
+
+@pytest.mark.interpreter
+def test_every_variant_compiles():
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    run = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, env=environment, check=False)
+    assert run.stdout.strip() == "compiled", run.stderr

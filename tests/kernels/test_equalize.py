@@ -1,0 +1,65 @@
+"""Equalized histograms: the reference is torchvision's, and the kernel is the reference's."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchvision.transforms.v2 import functional
+from whole import (
+    HERE,
+    LAID_OUT,
+    assert_copied,
+    assert_right_in_training,
+    batch,
+    batches,
+    hold_to_reference,
+    kernel,
+    reference,
+    stored,
+)
+
+# Levels are whole numbers; only their division by 255 is rounded.
+TOLERANCE = 1e-6
+CHOSEN = st.tuples(*[st.booleans()] * 3)
+
+
+@settings(max_examples=500, deadline=None)
+@given(images=batches(), chosen=CHOSEN, dtype=st.sampled_from([torch.uint8, torch.float32]))
+def test_it_is_torchvisions(images, chosen, dtype):
+    images = stored(images, dtype)
+    actual = reference("equalize")(images, torch.tensor(chosen)[: len(images)], dtype=dtype)
+    expected = [functional.equalize(image) if yes else image for image, yes in zip(images, chosen, strict=False)]
+    assert torch.equal(actual, torch.stack(expected))
+
+
+@pytest.mark.parametrize("device", HERE)
+@settings(max_examples=20, deadline=None)
+@given(images=batches(largest=48), chosen=CHOSEN, laid_out=st.fixed_dictionaries(LAID_OUT))
+def test_the_kernel_is_right(device, images, chosen, laid_out):
+    chosen = torch.tensor(chosen)[: len(images)]
+    hold_to_reference("equalize", images, chosen, tolerance=TOLERANCE, device=device, **laid_out)
+
+
+@pytest.mark.parametrize("device", HERE)
+def test_levels_beyond_full_scale_count_as_full_scale(device):
+    images = torch.linspace(-0.5, 1.5, 2400).view(1, 1, 40, 60)
+    expected = functional.equalize(images.clamp(0, 1))
+    for equalize in (reference("equalize"), kernel("equalize")):
+        assert torch.equal(equalize(images.to(device), torch.tensor([True])).cpu(), expected)
+
+
+@pytest.mark.parametrize("device", HERE)
+def test_an_image_that_is_not_chosen_is_copied(device):
+    assert_copied("equalize", batch(2, 3, 9, 140, "noise", seed=0), torch.zeros(2, dtype=torch.bool), device=device)
+
+
+@pytest.mark.parametrize("device", HERE)
+def test_an_empty_batch_stays_empty(device):
+    for equalize in (reference("equalize"), kernel("equalize")):
+        chosen = torch.empty(0, dtype=torch.bool)
+        assert equalize(torch.empty(0, 3, 8, 8, device=device), chosen).shape == (0, 3, 8, 8)
+
+
+@pytest.mark.gpu
+def test_a_batch_as_in_training_is_right_every_time():
+    assert_right_in_training("equalize", torch.arange(64) % 2 == 0, tolerance=TOLERANCE)

@@ -1,0 +1,290 @@
+"""Crop, resize, flip and finish: the reference against torchvision, the kernel against the reference."""
+
+import importlib
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torchvision.transforms.v2.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchvision.transforms import InterpolationMode
+
+from fastload.kernels.reference.resample import resample as reference
+from fastload.kernels.work import Erase, Finish, Mix, Op, Program
+from fastload.ragged import Ragged
+
+HERE = [
+    pytest.param("cpu", marks=pytest.mark.interpreter),
+    pytest.param("cuda", marks=pytest.mark.gpu),
+]
+INTERPOLATIONS = ("bilinear", "bicubic", "nearest")
+DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
+FORMATS = (torch.contiguous_format, torch.channels_last)
+LAYOUTS = ("planar", "aligned", "interleaved", "columns first")
+FLOAT32 = Finish(dtype=torch.float32)
+
+# Of full scale. In float16 a weight is off by at most 2**-11 of itself, and so is the sum that divides it; that moves a
+# mean of values between -1/2 and 1/2 by 2**-11, twice for two axes; the cubic's weights add up to 1.3 in magnitude. What
+# is rounded between the products is at most 128/255 * 1.3, by 2**-12. Errors of many weights hardly ever agree: it
+# stays well below this.
+HALF = 1e-3
+SINGLE = 1e-5
+
+
+def kernel(*args, **kwargs):
+    return importlib.import_module("fastload.kernels.triton.resample").resample(*args, **kwargs)
+
+
+def window(box, size, offset=(0, 0), flips=(0, 0)):
+    return torch.tensor([[*box, *size, *offset, *flips]], dtype=torch.int32)
+
+
+def picture(height, width, dtype=torch.uint8, channels=3, seed=0):
+    values = torch.rand(channels, height, width, generator=torch.Generator().manual_seed(seed))
+    return (values * 255).round().byte() if dtype is torch.uint8 else values.to(dtype)
+
+
+def laid_out(image, layout):
+    """The same image as a decoder or a user may hand it over."""
+    channels, height, width = image.shape
+    if layout == "aligned":
+        other = float("nan") if image.dtype.is_floating_point else 255
+        wide = torch.full((channels, height, -(-width // 16) * 16 + 16), other, dtype=image.dtype, device=image.device)
+        wide[:, :, :width] = image
+        return wide[:, :, :width]
+    order = {"planar": (0, 1, 2), "interleaved": (1, 2, 0), "columns first": (0, 2, 1)}[layout]
+    back = [order.index(axis) for axis in range(3)]
+    return image.permute(order).contiguous().permute(back)
+
+
+def torchvision(image, box, size, interpolation):
+    """``resized_crop`` in float32; a single column is doubled, for PyTorch resizes one wrongly."""
+    options = {"interpolation": InterpolationMode(interpolation), "antialias": True}
+    image = image.float() / (255 if image.dtype is torch.uint8 else 1)
+    resized = F.resized_crop(image, *box, [box[2], size[1]], **options).expand(-1, -1, max(size[1], 2))
+    return F.resize(resized, [size[0], resized.shape[2]], **options)[..., : size[1]]
+
+
+def compare(images, windows, size, interpolation="bilinear", fill=0.0, finish=FLOAT32, atol=HALF):
+    """The kernel, with a poisoned output, against the reference."""
+    empty = torch.empty
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "empty", lambda *args, **kwargs: empty(*args, **kwargs).fill_(99))
+        actual, statistics = kernel(images, windows, size, interpolation=interpolation, fill=fill, finish=finish)
+    expected, _ = reference(images, windows, size, interpolation=interpolation, fill=fill, finish=finish)
+    for a, e in zip(actual, expected, strict=True):
+        assert a.dtype == e.dtype
+        assert a.stride() == e.stride()
+        torch.testing.assert_close(a.float(), e.float(), atol=atol, rtol=0)
+    return statistics
+
+
+boxes = st.tuples(*[st.integers(1, 90)] * 2).flatmap(
+    lambda size: st.tuples(
+        st.just(size), st.tuples(*[st.floats(0, 1)] * 4), st.tuples(st.integers(1, 70), st.integers(1, 70))
+    )
+)
+
+
+def box_within(size, parts):
+    height, width = (1 + round(part * (side - 1)) for part, side in zip(parts, size, strict=False))
+    return round(parts[2] * (size[0] - height)), round(parts[3] * (size[1] - width)), height, width
+
+
+@settings(max_examples=200, deadline=None)
+@given(case=boxes, interpolation=st.sampled_from(INTERPOLATIONS))
+def test_the_reference_is_torchvision(case, interpolation):
+    size, parts, target = case
+    box = box_within(size, parts)
+    image = picture(*size, torch.float32)
+    actual, _ = reference(Ragged.of([image]), window(box, target), target, interpolation=interpolation, finish=FLOAT32)
+    expected = torchvision(image, box, target, interpolation)
+    torch.testing.assert_close(actual[0], expected, atol=SINGLE, rtol=0)
+
+
+@pytest.mark.parametrize("device", HERE)
+@settings(max_examples=60, deadline=None)
+@given(
+    case=boxes,
+    interpolation=st.sampled_from(INTERPOLATIONS),
+    dtype=st.sampled_from(DTYPES),
+    layout=st.sampled_from(LAYOUTS),
+    channels=st.sampled_from([1, 3, 4, 5]),
+    flips=st.tuples(st.booleans(), st.booleans()),
+    beyond=st.tuples(*[st.integers(-9, 9)] * 4),
+    offset=st.tuples(st.integers(-5, 5), st.integers(-5, 5)),
+    memory_format=st.sampled_from(FORMATS),
+)
+def test_the_kernel_is_the_reference(
+    device, case, interpolation, dtype, layout, channels, flips, beyond, offset, memory_format
+):
+    size, parts, target = case
+    top, left, height, width = box_within(size, parts)
+    box = top + beyond[0], left + beyond[1], max(height + beyond[2], 1), max(width + beyond[3], 1)
+    image = laid_out(picture(*size, dtype, channels).to(device), layout)
+    virtual = max(target[0] + offset[1], 1), max(target[1] - offset[0], 1)
+    finish = Finish(dtype=torch.float32, memory_format=memory_format)
+    atol = HALF if dtype in (torch.uint8, torch.float16) else SINGLE
+    compare(Ragged.of([image]), window(box, virtual, offset, flips), target, interpolation, 0.3, finish, atol)
+
+
+@pytest.mark.parametrize("device", HERE)
+@pytest.mark.parametrize("memory_format", FORMATS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", ["aligned", "interleaved"])
+def test_every_dtype_and_memory_format_comes_out(device, memory_format, dtype, layout):
+    images = [laid_out(picture(40, 70, seed=seed).to(device), layout) for seed in range(2)]
+    windows = torch.cat([window((3, 5, 30, 61), (24, 40), flips=(0, flip)) for flip in (0, 1)])
+    # One rounding; Triton's interpreter truncates to bfloat16.
+    rounding = {torch.uint8: 1, torch.float16: 2**-11, torch.bfloat16: 2**-8, torch.float32: 0}[dtype]
+    for size in ((24, 40), torch.tensor([[24, 40], [23, 37]])):
+        finish = Finish(dtype=dtype, memory_format=memory_format)
+        compare(Ragged.of(images), windows, size, finish=finish, atol=HALF + rounding)
+
+
+@pytest.mark.parametrize("device", HERE)
+def test_images_of_different_sizes_become_images_of_different_sizes(device):
+    images = Ragged.of([picture(h, w, seed=h).to(device) for h, w in ((9, 80), (50, 20), (33, 33))])
+    sizes = torch.tensor([[20, 70], [1, 5], [40, 36]])
+    windows = torch.cat(
+        [window((0, 0, *source), target) for source, target in zip(images.sizes.tolist(), sizes.tolist(), strict=True)]
+    )
+    out, _ = kernel(images, windows, sizes)
+    assert out.sizes.tolist() == sizes.tolist()
+    compare(images, windows, sizes)
+
+
+@pytest.mark.parametrize("device", HERE)
+@pytest.mark.parametrize("interpolation", INTERPOLATIONS)
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [((1, 1), (40, 40)), ((200, 1), (17, 3)), ((1, 300), (2, 33)), ((3000, 5), (4, 4)), ((6, 4000), (5, 3))],
+)
+def test_extreme_shapes_are_right(device, interpolation, source, target):
+    compare(Ragged.of([picture(*source).to(device)]), window((0, 0, *source), target), target, interpolation)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", ["planar", "interleaved"])
+def test_a_huge_image_is_right(layout):
+    image = laid_out(picture(6000, 8000).cuda(), layout)
+    for size in ((224, 224), (5000, 7000)):
+        compare(Ragged.of([image]), window((0, 0, 6000, 8000), size), size)
+
+
+@pytest.mark.parametrize("device", HERE)
+@pytest.mark.parametrize("interpolation", INTERPOLATIONS)
+@pytest.mark.parametrize("value", [0, 128, 255])
+def test_a_flat_image_stays_flat(device, interpolation, value):
+    image = torch.full((3, 75, 50), value, dtype=torch.uint8, device=device)
+    for size in ((33, 41), (90, 140)):
+        out, _ = kernel(Ragged.of([image]), window((0, 0, 75, 50), size), size, interpolation=interpolation)
+        assert (out == value).all()
+
+
+@pytest.mark.parametrize("device", HERE)
+def test_a_crop_that_reaches_outside_is_torchvisions_pad_and_crop(device):
+    image = picture(32, 32).to(device)
+    expected = F.crop(F.pad(image, [4, 4, 4, 4], fill=51), 1, 6, 32, 32).flip(-1)
+    virtual = window((0, 0, 32, 32), (32, 32), offset=(1 - 4, 6 - 4), flips=(0, 1))
+    wide = window((1 - 4, 6 - 4, 32, 32), (32, 32), flips=(0, 1))
+    for windows, interpolation in ((virtual, "bilinear"), (wide, "nearest")):
+        out, _ = kernel(Ragged.of([image]), windows, (32, 32), interpolation=interpolation, fill=51 / 255)
+        assert torch.equal(out[0], expected)
+
+
+@pytest.mark.parametrize("device", HERE)
+def test_values_are_finished(device):
+    images = Ragged.of([picture(50, 70, seed=seed).to(device) for seed in range(3)])
+    windows = torch.cat([window((0, 5, 45, 60), (70, 40))] * 3)
+    ops = torch.tensor([[[Op.BRIGHTNESS, 1.4], [Op.SATURATION, 0.5], [Op.CONTRAST, 1.5]]] * 3)
+    program = Program(ops, torch.tensor([[0, 2, 3], [1, 2, 3], [0, 0, 3]], dtype=torch.int32))
+    boxes = torch.tensor([[5, 5, 60, 30], [0, 0, 0, 0], [65, 35, 5, 5]], dtype=torch.int32)
+    erase = Erase(boxes, torch.arange(3), (1.0, 1.0, 1.0), (0.0, 0.5, 1.0))
+    amounts = {"scale": (2.0, 3.0, 4.0), "bias": (0.1, 0.2, -0.3)}
+    finish = Finish(dtype=torch.float32, program=program, erase=erase, **amounts)
+    # Brightness and scale make errors of the resampling larger.
+    compare(images, windows, (70, 40), finish=finish, atol=1.4 * 4 * HALF)
+
+
+@pytest.mark.parametrize("device", HERE)
+def test_statistics_are_those_of_the_reference_and_repeat(device):
+    images = Ragged.of([picture(50, 70, seed=seed).to(device) for seed in range(2)])
+    windows = torch.cat([window((0, 5, 45, 60), (70, 40))] * 2)
+    ops = torch.tensor([[[Op.AUTOCONTRAST, 0.0], [Op.CONTRAST, 0.5]]] * 2)
+    program = Program(ops, torch.tensor([[0, 0, 1, 2]] * 2, dtype=torch.int32))
+    finish = Finish(dtype=torch.float32, program=program, statistics=True)
+    statistics = compare(images, windows, (70, 40), finish=finish)
+    assert torch.equal(statistics, kernel(images, windows, (70, 40), finish=finish)[1])
+    _, expected = reference(images, windows, (70, 40), finish=finish)
+    mean = statistics[:, 0].sum(-1) / (70 * 40)
+    torch.testing.assert_close(mean, expected[:, 0], atol=HALF, rtol=0)
+    torch.testing.assert_close(statistics[:, 1:4].amin(-1), expected[:, 1:4], atol=HALF, rtol=0)
+    torch.testing.assert_close(-statistics[:, 4:].amin(-1), expected[:, 4:], atol=HALF, rtol=0)
+
+
+@pytest.mark.parametrize("device", HERE)
+def test_no_images_are_no_images(device):
+    images = Ragged.of(torch.empty(0, 3, 8, 8, dtype=torch.uint8, device=device))
+    out, _ = kernel(images, torch.empty(0, 10, dtype=torch.int32), (4, 5))
+    assert out.shape == (0, 3, 4, 5)
+
+
+MIX = Mix(torch.zeros(1, dtype=torch.int32), torch.zeros(1, 4, dtype=torch.int32), torch.ones(1), torch.ones(1))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"interpolation": "lanczos"}, ValueError, "'bilinear', 'bicubic' or 'nearest'; got 'lanczos'"),
+        ({"windows": torch.zeros(1, 10)}, ValueError, r"int32 \(1, 10\) on the CPU; got torch.float32 \(1, 10\)"),
+        ({"windows": window((0, 0, 0, 4), (2, 2))}, ValueError, r"1 or more; got \[0, 4, 2, 2\] for image 0"),
+        ({"finish": Finish(mix=MIX)}, ValueError, "cannot mix"),
+        ({"finish": Finish(dtype=torch.int32)}, TypeError, "finish.dtype must be one of .*; got torch.int32"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(arguments, error, message):
+    arguments = {"windows": window((0, 0, 4, 4), (2, 2)), "size": (2, 2)} | arguments
+    for function in (reference, kernel):
+        with pytest.raises(error, match=message):
+            function(Ragged.of([picture(4, 4)]), **arguments)
+
+
+COMPILE = """
+import triton, triton.language as tl
+from itertools import product
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from fastload.kernels.triton import resample as module
+
+kernel = module._resample_kernel
+variants = [
+    *product(("planar", "packed", "strided"), (False, True), ("bilinear",), ((tl.uint8, tl.float16, tl.bfloat16, 4),)),
+    ("planar", True, "bicubic", (tl.uint8, tl.float16, tl.uint8, 4)),
+    ("packed", False, "nearest", (tl.uint8, tl.float16, tl.float32, 2)),
+    ("planar", True, "bilinear", (tl.float16, tl.float16, tl.float16, 0)),
+    ("packed", False, "bicubic", (tl.float32, tl.float32, tl.float32, 2)),
+    ("planar", False, "bilinear", (tl.bfloat16, tl.float32, tl.bfloat16, 0)),
+]
+for layout, padded, interpolation, (source, dot, target, group) in variants:
+    unused = dict.fromkeys(("program", "previous", "erase", "seeds", "statistics"))
+    constants = unused | {
+        "RANGES": False, "SOURCE": source, "DOT": dot, "TARGET": target, "C": 3, "FILTER": interpolation,
+        "PADDED": padded, "LAYOUT": layout, "ALIGNED": 1 if layout == "strided" else 16, "GROUP": group,
+        "TARGET_ALIGNED": 1, "NVIDIA": True, **dict(zip(("TH", "TW", "BH", "BW"), module.TILE + module.BLOCK)),
+    }
+    types = {"table": "*i64", "tiles": "i32", "tiles_x": "i32", "fill": "fp32", "affine": (("fp32",) * 3,) * 2}
+    source = ASTSource(kernel, types | dict.fromkeys(constants, "constexpr"), constexprs=constants)
+    triton.compile(source, target=GPUTarget("cuda", 90, 32), options=module.LAUNCH)
+print("compiled")
+"""
+
+
+@pytest.mark.interpreter
+def test_every_variant_compiles():
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    run = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, env=environment, check=False)
+    assert run.stdout.strip() == "compiled", run.stderr

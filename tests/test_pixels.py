@@ -1,0 +1,85 @@
+"""One file through Pillow: its pixels or a reason."""
+
+import io
+
+import numpy as np
+import pytest
+from files import BASELINE, BROKEN, OTHERS, by_pillow, inserted, jpeg, saved
+from PIL import Image
+
+from fastload.pixels import UndecodableError, pixels
+
+
+def test_they_are_pillows():
+    files = BASELINE | OTHERS
+    assert [name for name, data in files.items() if not np.array_equal(pixels(data), by_pillow(data))] == []
+
+
+def reason(data):
+    with pytest.raises(UndecodableError) as refused:
+        pixels(data)
+    return str(refused.value)
+
+
+def test_what_pillow_refuses_has_a_reason():
+    assert [name for name, data in BROKEN.items() if by_pillow(data) is not None] == []
+    beginnings = {
+        "empty": "the file is empty",
+        "garbage": "no image that Pillow knows: 15 bytes that begin with b'no image'",
+        "truncated": "OSError: image file is truncated",
+        "bomb": "DecompressionBombError: Image size (4294836225 pixels) exceeds limit",
+    }
+    reasons = {name: reason(data) for name, data in BROKEN.items()}
+    assert all(reasons.values())
+    assert {name: reasons[name][: len(text)] for name, text in beginnings.items()} == beginnings
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_a_bomb_is_refused_before_it_is_decoded(monkeypatch):
+    bomb = saved(Image.new("1", (300, 100)), "PNG")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20_000)
+    monkeypatch.setattr(Image.Image, "load", lambda _: pytest.fail("decoded"))
+    with pytest.raises(UndecodableError, match=r"100 x 300 = 30,000 pixels; at most 20,000 are decoded"):
+        pixels(bomb)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10_000)  # Pillow's own words, above twice the limit
+    with pytest.raises(UndecodableError, match=r"30000 pixels.* limit of 20000 pixels"):
+        pixels(bomb)
+
+
+def test_without_a_limit_everything_is_decoded(monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    assert pixels(jpeg()).shape == (48, 72, 3)
+
+
+def test_unreadable_metadata_turns_nothing():
+    plain = jpeg()
+    odd = inserted(plain, 0xE1, b"Exif\0\0no table at all")
+    assert np.array_equal(pixels(odd), by_pillow(plain))
+
+
+@pytest.mark.parametrize(
+    ("at_least", "shape"),
+    [
+        ((375, 500), (375, 500)),
+        ((188, 250), (375, 500)),  # a half has 188 rows, but Pillow counts whole multiples
+        ((187, 250), (188, 250)),
+        ((90, 125), (94, 125)),
+        ((1, 1), (47, 63)),
+        ((0, 0), (47, 63)),
+        ((46, 400), (375, 500)),
+        ((9999, 9999), (375, 500)),
+    ],
+)
+def test_a_smaller_image_may_suffice(at_least, shape):
+    assert pixels(jpeg(375, 500), at_least).shape == (*shape, 3)
+
+
+def test_a_smaller_image_is_close_to_the_larger_scaled_down():
+    gradient = saved(Image.linear_gradient("L"), quality=95)
+    half = np.asarray(Image.open(io.BytesIO(gradient)).convert("RGB").reduce(2), dtype=float)
+    assert np.abs(pixels(gradient, (128, 128)) - half).max() <= 2  # each rounds to a whole number on its way
+
+
+def test_a_size_that_suffices_is_nothing_to_other_formats():
+    data = OTHERS["PNG"]
+    assert np.array_equal(pixels(data, (1, 1)), pixels(data))

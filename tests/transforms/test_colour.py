@@ -1,0 +1,143 @@
+"""Colour transforms, against torchvision's."""
+
+from itertools import permutations
+
+import pytest
+import torch
+from draws import KEY, assert_parameters_follow_the_sample, assert_same_distribution, assert_share, images, sizes
+from torchvision.transforms import v2
+
+from fastload.kernels.work import Op
+from fastload.transforms.colour import (
+    ColorJitter,
+    Grayscale,
+    RandomAutocontrast,
+    RandomGrayscale,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+)
+
+F = v2.functional
+POINTWISE = 1e-5
+JITTER = {"brightness": 0.4, "contrast": (0.2, 3.0), "saturation": 1.5, "hue": 0.3}
+FUNCTIONS = {
+    Op.BRIGHTNESS: F.adjust_brightness,
+    Op.CONTRAST: F.adjust_contrast,
+    Op.SATURATION: F.adjust_saturation,
+    Op.HUE: F.adjust_hue,
+}
+ONE_OPERATION = [
+    (RandomGrayscale, lambda image: F.rgb_to_grayscale(image, image.shape[-3])),
+    (RandomInvert, F.invert),
+    (RandomAutocontrast, F.autocontrast),
+    (lambda p: RandomPosterize(3, p), lambda image: F.posterize(image, 3)),
+    (lambda p: RandomSolarize(0.6, p), lambda image: F.solarize(image, 0.6)),
+]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("make", "function"), ONE_OPERATION)
+def test_those_drawn_are_changed_as_torchvision_does(make, function, channels):
+    batch = images(12, channels, 9, 14)
+    transform = make(0.5)
+    drawn = transform.sample(sizes(12, 9, 14), KEY)
+    assert 0 < drawn.sum() < 12
+    expected = [function(image) if chosen else image for image, chosen in zip(batch, drawn, strict=True)]
+    torch.testing.assert_close(transform(batch, KEY), torch.stack(expected), atol=POINTWISE, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("transform", "theirs"),
+    [
+        (RandomSolarize(77, p=1.0), v2.RandomSolarize(77, p=1.0)),
+        (RandomSolarize(76.5, p=1.0), v2.RandomSolarize(76.5, p=1.0)),
+        (RandomSolarize(0, p=1.0), v2.RandomSolarize(0, p=1.0)),
+        (RandomPosterize(2, p=1.0), v2.RandomPosterize(2, p=1.0)),
+        (RandomPosterize(8, p=1.0), v2.RandomPosterize(8, p=1.0)),
+        (RandomInvert(p=1.0), v2.RandomInvert(p=1.0)),
+    ],
+)
+def test_every_level_of_uint8_becomes_torchvisions(transform, theirs):
+    levels = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
+    # Posterising keeps whole levels in uint8 and fractions of the full scale in floats: half a level apart, rounded.
+    allowed = 1 if isinstance(transform, RandomPosterize) else 0
+    assert (transform(levels).int() - theirs(levels).int()).abs().max() <= allowed
+
+
+@pytest.mark.parametrize("make", [make for make, _ in ONE_OPERATION])
+def test_draws_follow_the_sample_and_the_probability(make):
+    assert_parameters_follow_the_sample(make(0.5))
+    assert_share(make(0.3).sample(sizes(20_000, 5, 7), KEY), 0.3)
+
+
+def test_grayscale_keeps_its_channels():
+    batch = images(2, 3, 5, 6)
+    torch.testing.assert_close(Grayscale()(batch), F.rgb_to_grayscale(batch, 3), atol=POINTWISE, rtol=0)
+
+
+def test_color_jitter_is_torchvisions_in_each_images_own_order():
+    batch = images(32, 3, 12, 15)
+    jitter = ColorJitter(**JITTER)
+    ops = jitter.sample(sizes(32, 12, 15), KEY)
+    assert len({tuple(codes) for codes in ops[..., 0].tolist()}) > 10
+    expected = []
+    for image, rows in zip(batch, ops.tolist(), strict=True):
+        changed = image
+        for code, amount in rows:
+            changed = FUNCTIONS[Op(int(code))](changed, amount)
+        expected.append(changed)
+    torch.testing.assert_close(jitter(batch, KEY), torch.stack(expected), atol=POINTWISE, rtol=0)
+
+
+def test_color_jitter_draws_torchvisions_factors_in_every_order():
+    torch.manual_seed(0)
+    ops = ColorJitter(**JITTER).sample(sizes(12_000, 5, 7), KEY)
+    theirs = v2.ColorJitter(**JITTER)
+    params = [theirs.make_params([]) for _ in range(2_000)]
+    for op in FUNCTIONS:
+        amounts = ops[ops[..., 0] == op][:, 1]
+        assert len(amounts) == len(ops)
+        assert_same_distribution(amounts, [each[f"{op.name.lower()}_factor"] for each in params])
+    codes = [tuple(row) for row in ops[..., 0].long().tolist()]
+    for order in permutations(FUNCTIONS):
+        assert_share(torch.tensor([row == order for row in codes]), 1 / 24)
+
+
+@pytest.mark.parametrize("asked", [{}, {"hue": 0.1}, {"brightness": 0.1, "contrast": 0}, JITTER])
+def test_color_jitter_does_what_is_asked_for_and_no_more(asked):
+    jitter = ColorJitter(**asked)
+    ops = jitter.sample(sizes(5, 8, 8), KEY)
+    wanted = {Op[name.upper()] for name, value in asked.items() if value}
+    assert all(set(row) == wanted for row in ops[..., 0].tolist())
+    if wanted:
+        assert_parameters_follow_the_sample(jitter)
+    else:
+        batch = images(5, 3, 8, 8)
+        assert torch.equal(jitter(batch, KEY), batch)
+
+
+def test_colour_transforms_say_what_they_are():
+    assert repr(ColorJitter(2, hue=0.1)) == "ColorJitter(brightness=(0.0, 3.0), hue=(-0.1, 0.1))"
+    assert repr(RandomSolarize(128)) == "RandomSolarize(128.0, p=0.5)"
+    assert repr(RandomPosterize(4, 0.1)) == "RandomPosterize(4, p=0.1)"
+    assert repr(RandomGrayscale()) == "RandomGrayscale(p=0.1)"
+    assert repr(Grayscale()) == "Grayscale(3)"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ColorJitter(brightness=-0.1), "brightness must not be negative; got -0.1"),
+        (lambda: ColorJitter(contrast=(-1, 1)), r"contrast must be \(low, high\) with 0 <=.*got \(-1, 1\)"),
+        (lambda: ColorJitter(hue=0.6), r"hue must be.*-0.5 <= low <= high <= 0.5; got \(-0.6, 0.6\)"),
+        (lambda: ColorJitter(saturation=(1, 2, 3)), r"saturation must be two numbers.*got \(1, 2, 3\)"),
+        (lambda: RandomSolarize(300), "threshold must be in.*got 300"),
+        (lambda: RandomPosterize(9), "bits must be an int from 0 to 8; got 9"),
+        (lambda: Grayscale(1), "num_output_channels must be 3; got 1"),
+        (lambda: RandomInvert(2), "p must be a probability.*got 2"),
+    ],
+)
+def test_bad_arguments_are_refused_with_what_was_got(make, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        make()

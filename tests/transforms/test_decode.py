@@ -1,0 +1,163 @@
+"""Files to pixels: the same as Pillow's, in order, and bad files named."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import fastload as fl
+from fastload import decoding
+from fastload import transforms as T
+from tests.pictures import encoded, picture, pixels
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+# Inverse cosine transform and colour conversion round differently in each decoder: a few units. Where colours are
+# stored at half the size, some decoders interpolate them and some repeat them, which on smooth pictures is a few more.
+SAME_SAMPLING, HALF_COLOURS = 4, 12
+
+FILES = {
+    "4:4:4": (encoded(quality=95, subsampling=0), SAME_SAMPLING),
+    "4:2:2": (encoded(quality=95, subsampling=1), HALF_COLOURS),
+    "4:2:0": (encoded(quality=95, subsampling=2), HALF_COLOURS),
+    "odd sizes": (encoded(picture(33, 47), quality=95, subsampling=0), SAME_SAMPLING),
+    "grey": (encoded(picture().convert("L")), SAME_SAMPLING),
+    "CMYK": (encoded(picture().convert("CMYK")), 0),
+    "progressive": (encoded(progressive=True), 0),
+    "restart markers": (encoded(subsampling=0, restart_marker_blocks=2), SAME_SAMPLING),
+    "PNG": (encoded(kind="PNG"), 0),
+    "PNG with a palette": (encoded(picture().convert("P"), kind="PNG"), 0),
+    "PNG with transparency": (encoded(picture().convert("RGBA"), kind="PNG"), 0),
+    "WebP": (encoded(kind="WEBP", lossless=True), 0),
+}
+GOOD = encoded(picture(40, 40), subsampling=0)
+TRUNCATED = GOOD[: len(GOOD) // 2]
+
+
+def decode(files, device, **options):
+    return [image.cpu() for image in T.DecodeJpeg(device=device, **options)(fl.collate(files))]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", FILES)
+def test_every_file_is_as_pillow_decodes_it(device, name):
+    data, tolerance = FILES[name]
+    (image,) = decode([data], device)
+    expected = torch.tensor(pixels(data))
+    assert image.shape == expected.shape
+    assert (image.int() - expected.int()).abs().max() <= tolerance
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_turns_the_image(device, orientation):
+    exif = picture().getexif()
+    exif[0x0112] = orientation
+    data = encoded(exif=exif, subsampling=0)
+    (image,) = decode([data], device)
+    expected = torch.tensor(pixels(data))
+    assert image.shape == expected.shape
+    assert (image.int() - expected.int()).abs().max() <= SAME_SAMPLING
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_mixed_files_keep_their_order(device):
+    rng = np.random.default_rng(0)
+    names = list(rng.choice(list(FILES), size=60))
+    images = decode([FILES[name][0] for name in names], device)
+    for name, image in zip(names, images, strict=True):
+        data, tolerance = FILES[name]
+        assert (image.int() - torch.tensor(pixels(data)).int()).abs().max() <= tolerance, name
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_batches_of_any_length(device):
+    for length in (3, 1, 8, 2, 8):
+        files = [encoded(picture(16 + 8 * i, 24, seed=i), subsampling=0) for i in range(length)]
+        for data, image in zip(files, decode(files, device), strict=True):
+            assert (image.int() - torch.tensor(pixels(data)).int()).abs().max() <= SAME_SAMPLING
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_bad_file_is_named(device, tmp_path):
+    path = tmp_path / "broken.jpg"
+    path.write_bytes(TRUNCATED)
+    with pytest.raises(ValueError, match=r"broken\.jpg: .*on_error='skip'"):
+        decode([GOOD, path], device)
+    with pytest.raises(ValueError, match="sample 1: "):
+        decode([GOOD, b"no image at all"], device)
+    with pytest.raises(ValueError, match=r"nowhere\.jpg: "):
+        decode([tmp_path / "nowhere.jpg"], device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_bad_files_are_skipped_with_their_labels(device):
+    samples = [(GOOD, 0), (TRUNCATED, 1), (GOOD, 2), (b"", 3)]
+    wrapped = DataLoader(samples, batch_size=2, collate_fn=fl.collate)
+    transform = T.Compose([T.DecodeJpeg(on_error="skip"), T.Resize((8, 8))])
+    loader = fl.PrefetchLoader(wrapped, transform=transform, device=device)
+    with pytest.warns(UserWarning, match="left out"):
+        batches = [(images.shape, labels.tolist()) for images, labels in loader]
+    assert batches == [((1, 3, 8, 8), [0]), ((1, 3, 8, 8), [2])]
+    assert loader.stats["skipped"] == 2
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_batch_of_bad_files_is_left_out_whole(device):
+    wrapped = DataLoader([(TRUNCATED, 0), (GOOD, 1)], batch_size=1, collate_fn=fl.collate)
+    loader = fl.PrefetchLoader(wrapped, transform=T.DecodeJpeg(on_error="skip"), device=device)
+    with pytest.warns(UserWarning, match="left out"):
+        assert [labels.tolist() for _, labels in loader] == [[1]]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_bad_files_become_black_and_are_counted(device):
+    wrapped = DataLoader([(GOOD, 0), (TRUNCATED, 1)], batch_size=2, collate_fn=fl.collate)
+    transform = T.Compose([T.DecodeJpeg(on_error="zero"), T.Resize((8, 8))])
+    loader = fl.PrefetchLoader(wrapped, transform=transform, device=device)
+    with pytest.warns(UserWarning, match="black"):
+        ((images, labels),) = loader
+    assert labels.tolist() == [0, 1]
+    assert images[0].any()
+    assert not images[1].any()
+    assert loader.stats["zeroed"] == 1
+
+
+def test_what_is_no_file_is_refused():
+    with pytest.raises(TypeError, match="collate_fn=fl.collate"):
+        T.DecodeJpeg()(torch.zeros(1, 3, 4, 4))
+    with pytest.raises(TypeError, match=r"put T.DecodeJpeg\(\) first"):
+        T.Resize((8, 8))(fl.collate([GOOD]))
+    with pytest.raises(ValueError, match=r"on_error must be one of .*got 'ignore'"):
+        T.DecodeJpeg(on_error="ignore")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("library", ["nvjpeg", "torchcodec", "torchvision"])
+def test_no_decoder_writes_to_memory_that_is_still_read(library, monkeypatch):
+    """Outputs land where earlier tensors lay whose readers are still queued; the readers must see the old values."""
+    if library != "nvjpeg":
+        if library == "torchcodec":
+            pytest.importorskip("torchcodec")
+        monkeypatch.setattr(decoding, "engines", lambda device: None)
+        chosen = decoding._torchvision if library == "torchvision" else decoding._library_decoder.__wrapped__()
+        monkeypatch.setattr(decoding, "_library_decoder", lambda: chosen)
+    elif decoding.engines(torch.device("cuda", 0)) is None:
+        pytest.skip("this GPU has no JPEG engines")
+    device = torch.device("cuda", 0)
+    files = fl.collate([encoded(picture(120, 160, seed=seed), subsampling=2) for seed in range(64)])
+    files = files.pin_memory()
+    decoding.decode(files, device)
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(4):
+            earlier = [torch.full((3 * 120 * 160,), 7, dtype=torch.uint8, device=device) for _ in range(64)]
+            block = torch.full((64 * 3 * 120 * 160,), 7, dtype=torch.uint8, device=device)
+            torch.cuda._sleep(200_000_000)
+            sums = torch.stack([tensor.sum(dtype=torch.int64) for tensor in (*earlier, block)])
+            expected = torch.tensor([tensor.numel() * 7 for tensor in (*earlier, block)])
+            del earlier, block
+            images, _, _ = decoding.decode(files, device)
+            assert torch.equal(sums.cpu(), expected)
+            del images

@@ -1,0 +1,123 @@
+"""Mixed images and labels, against torchvision's."""
+
+import pytest
+import torch
+from draws import KEY, assert_same_distribution, assert_share, images, sizes
+from torchvision.transforms import v2
+
+from fastload import transforms as T
+from fastload.transforms.mix import CutMix, MixUp, MixUpCutMix, soft_labels
+
+LABELS = torch.tensor([3, 0, 1, 1, 2])
+BATCHES = 3_000
+
+
+def drawn(transform, height=20, width=30):
+    """What as many batches as are needed for statistics are mixed by."""
+    given = sizes(2, height, width)
+    return [transform.sample(given, T.Key(place=2 * batch)) for batch in range(BATCHES)]
+
+
+@pytest.mark.parametrize("alpha", [0.2, 1.0, 3.0])
+def test_mixup_is_torchvisions(alpha):
+    batch = images(5, 3, 8, 9)
+    mixup = MixUp(alpha, num_classes=4)
+    mixture = mixup.sample(sizes(5, 8, 9), KEY)
+    params = {"lam": float(mixture.own[0]), "labels": LABELS, "batch_size": 5}
+    theirs = v2.MixUp(alpha=alpha, num_classes=4)
+    torch.testing.assert_close(mixup(batch, KEY), theirs.transform(batch, params), atol=1e-6, rtol=0)
+    torch.testing.assert_close(mixup.labels(LABELS, mixture), theirs.transform(LABELS, params), atol=1e-6, rtol=0)
+
+
+def test_cutmix_is_torchvisions():
+    batch = images(5, 3, 8, 9)
+    cutmix = CutMix(num_classes=4)
+    theirs = v2.CutMix(num_classes=4)
+    for epoch in range(20):
+        key = T.Key(epoch=epoch)
+        mixture = cutmix.sample(sizes(5, 8, 9), key)
+        top, left, height, width = mixture.mix.boxes[0].tolist()
+        share = 1 - height * width / (8 * 9)
+        params = {"box": (left, top, left + width, top + height), "lam_adjusted": share, "labels": LABELS}
+        params["batch_size"] = 5
+        assert torch.equal(cutmix(batch, key), theirs.transform(batch, params))
+        torch.testing.assert_close(cutmix.labels(LABELS, mixture), theirs.transform(LABELS, params))
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1.0])
+def test_what_is_drawn_is_torchvisions(alpha):
+    torch.manual_seed(0)
+    mixup, cutmix = v2.MixUp(alpha=alpha), v2.CutMix(alpha=alpha)
+    batch = torch.empty(2, 3, 20, 30)
+    assert_same_distribution(
+        [float(each.own[0]) for each in drawn(MixUp(alpha))], [mixup.make_params([])["lam"] for _ in range(BATCHES)]
+    )
+    boxes = torch.stack([each.mix.boxes[0] for each in drawn(CutMix(alpha))])
+    params = [cutmix.make_params([batch])["box"] for _ in range(BATCHES)]
+    theirs = torch.tensor([[y1, x1, y2 - y1, x2 - x1] for x1, y1, x2, y2 in params])
+    for column in range(4):
+        assert_same_distribution(boxes[:, column], theirs[:, column])
+    assert_same_distribution(boxes[:, 2] * boxes[:, 3], theirs[:, 2] * theirs[:, 3])
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 1000), (224, 224)])
+def test_cut_boxes_lie_in_their_images(height, width):
+    boxes = torch.stack([each.mix.boxes[0] for each in drawn(CutMix(), height, width)[:500]])
+    assert (boxes >= 0).all()
+    assert (boxes[:, :2] + boxes[:, 2:] <= torch.tensor([height, width])).all()
+
+
+def test_one_of_both_is_drawn_for_each_batch():
+    cut = torch.tensor([bool(each.mix.outside[0] == 1) for each in drawn(MixUpCutMix(switch_prob=0.3))])
+    assert_share(cut, 0.3)
+
+
+def test_a_draw_depends_on_the_key_alone():
+    mixup = MixUpCutMix(num_classes=4)
+    first, again = (mixup.sample(sizes(5, 8, 9), KEY) for _ in range(2))
+    assert torch.equal(first.own, again.own)
+    assert not torch.equal(first.own, mixup.sample(sizes(5, 8, 9), KEY.advanced(5)).own)
+
+
+def test_a_batch_of_one_or_none_stays_as_it_is():
+    for count in (0, 1):
+        batch = images(count, 3, 8, 9)
+        torch.testing.assert_close(MixUp()(batch, KEY), batch)
+        assert MixUp().sample(sizes(count, 8, 9), KEY).own.shape == (count,)
+
+
+def test_labels_may_be_soft_already_and_are_smoothed():
+    soft = torch.tensor([[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
+    assert torch.equal(soft_labels(soft, None), soft)
+    smooth = soft_labels(LABELS, 4, label_smoothing=0.1)
+    torch.testing.assert_close(smooth.sum(1), torch.ones(5))
+    torch.testing.assert_close(smooth[0], torch.tensor([0.025, 0.025, 0.025, 0.925]))
+    # Cross-entropy of smoothed labels is that of labels which the loss smooths.
+    logits = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    loss = torch.nn.functional.cross_entropy
+    torch.testing.assert_close(loss(logits, smooth), loss(logits, LABELS, label_smoothing=0.1))
+
+
+def test_they_say_what_they_are():
+    assert repr(MixUp(0.8, 10)) == "MixUp(alpha=0.8, num_classes=10, label_smoothing=0.0)"
+    assert repr(CutMix()) == "CutMix(alpha=1.0, num_classes=None, label_smoothing=0.0)"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MixUp(0), "alpha must be positive; got 0"),
+        (lambda: CutMix(-1.0), "alpha must be positive; got -1"),
+        (lambda: MixUpCutMix(cutmix_alpha=0), "cutmix_alpha must be positive; got 0"),
+        (lambda: MixUpCutMix(switch_prob=2), "switch_prob must be a probability.*got 2"),
+        (lambda: MixUp(num_classes=0), "num_classes must be a positive int.*got 0"),
+        (lambda: MixUp(label_smoothing=1), r"label_smoothing must be in \[0, 1\); got 1"),
+        (lambda: MixUp().sample(torch.tensor([[2, 3], [3, 2]]), KEY), "only images of one size"),
+        (lambda: soft_labels(LABELS, None), "num_classes must be given.*got None"),
+        (lambda: soft_labels(torch.zeros(2, 3), 4), r"or soft, \(N, 4\); got torch.float32 of shape \(2, 3\)"),
+        (lambda: soft_labels(torch.zeros(3), 4), r"got torch.float32 of shape \(3,\)"),
+    ],
+)
+def test_bad_arguments_are_refused_with_what_was_got(make, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        make()

@@ -1,0 +1,69 @@
+"""Resize, against torchvision's."""
+
+import pytest
+import torch
+from draws import KEY, images
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchvision.transforms import InterpolationMode, v2
+
+from fastload.transforms.resize import Resize
+
+F = v2.functional
+
+
+@given(
+    height=st.integers(1, 10_000),
+    width=st.integers(1, 10_000),
+    size=st.one_of(st.none(), st.integers(1, 1_000)),
+    more=st.one_of(st.none(), st.integers(1, 1_000)),
+)
+@settings(max_examples=500, deadline=None)
+def test_sizes_are_torchvisions(height, width, size, more):
+    longest = more if size is None or more is None else size + more
+    if size is None and longest is None:
+        return
+    ours = Resize(size, max_size=longest).sample(torch.tensor([[height, width]]), KEY)[0].tolist()
+    given = None if size is None else [size]
+    theirs = F._geometry._compute_resized_output_size((height, width), given, longest)
+    assert ours == [max(1, side) for side in theirs]  # torchvision's may be 0, which it cannot resize to
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "nearest"])
+@pytest.mark.parametrize("size", [24, (20, 31), (70, 90)])
+@pytest.mark.parametrize("shape", [(33, 47), (1, 60), (60, 1)])
+def test_resized_images_are_torchvisions(interpolation, size, shape):
+    batch = images(2, 3, *shape)
+    if size == 24 and 1 in shape:
+        size = 3
+    expected = F.resize(batch, size if isinstance(size, tuple) else [size], InterpolationMode(interpolation))
+    torch.testing.assert_close(Resize(size, interpolation)(batch), expected, atol=1e-3, rtol=0)
+
+
+def test_images_of_different_sizes_stay_different():
+    listed = [images(3, 20, 30), images(3, 40, 25)]
+    resized = Resize(16)(listed)
+    for image, result in zip(listed, resized, strict=True):
+        torch.testing.assert_close(result, F.resize(image, [16]), atol=1e-3, rtol=0)
+
+
+def test_resize_says_what_it_is():
+    assert repr(Resize(256)) == "Resize(256, 'bilinear')"
+    assert repr(Resize([8, 9], InterpolationMode.BICUBIC)) == "Resize((8, 9), 'bicubic')"
+    assert repr(Resize([256], max_size=400)) == "Resize(256, 'bilinear', max_size=400)"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Resize(0), "size must be a positive int.*got 0"),
+        (lambda: Resize(None), "max_size must be an int where size is None; got None"),
+        (lambda: Resize(8, max_size=8), "max_size must be above size, 8; got 8"),
+        (lambda: Resize(8, max_size=-1), "max_size must be a positive int; got -1"),
+        (lambda: Resize((8, 9), max_size=10), r"max_size must be None .*got 10 and \(8, 9\)"),
+        (lambda: Resize(8, "area"), "interpolation must be one of.*got 'area'"),
+    ],
+)
+def test_bad_arguments_are_refused_with_what_was_got(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
