@@ -110,7 +110,9 @@ def sample_data(
 
 @app.command()
 def bench(
-    suite: Annotated[str, typer.Argument(help="kernels, resident or ladder; benchmarks/README.md explains them.")],
+    suite: Annotated[
+        str, typer.Argument(help="accuracy, jpeg, kernels, ladder or resident; benchmarks/README.md explains them.")
+    ],
     *,
     cases: Annotated[str, typer.Option(help="Which, comma-separated; default: all.")] = "",
     subjects: Annotated[str, typer.Option(help="Which, comma-separated; default: all that are installed.")] = "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from fastload.encoded import EncodedImages, Kind
 from fastload.jpeg import scan
-from fastload.pixels import UndecodableError, most_pixels, pixels
+from fastload.pixels import UndecodableError, jpeg_pixels, most_pixels, pixels
 
 __all__ = ["collate"]
 
@@ -24,7 +25,7 @@ TARGETS = (tv_tensors.BoundingBoxes, tv_tensors.Mask, tv_tensors.KeyPoints)
 TARGET_NAMES = {"boxes", "masks", "keypoints"}  # torchvision's detection models call them so
 
 
-def collate(samples: Sequence[Any]) -> Any:
+def collate(samples: Sequence[Any], *, decode: bool = False) -> Any:
     """Pack the image files of samples into one block, and collate everything else as PyTorch does.
 
     >>> from torch.utils.data import DataLoader
@@ -45,6 +46,11 @@ def collate(samples: Sequence[Any]) -> Any:
     A file that cannot be read or decoded raises nothing here; ``EncodedImages.problems`` has the reason, and
     ``T.DecodeJpeg`` decides. Baseline JPEGs are packed as they are; others are decoded here, with Pillow.
 
+    Args:
+        samples: of one batch.
+        decode: decode baseline JPEGs here too, with torchvision: for devices without a JPEG decoder, where many workers
+            decode faster than the training process. ``functools.partial(fl.collate, decode=True)``.
+
     Raises:
         TypeError: the samples hold no file, or one of them holds something else in a file's place.
     """
@@ -54,7 +60,7 @@ def collate(samples: Sequence[Any]) -> Any:
             f"fl.collate packs encoded images, and the first sample has none: {_described(samples[0])}. Return the "
             "file's bytes or its pathlib.Path, or leave out collate_fn"
         )
-    return _collated(samples, found, _stacked)
+    return _collated(samples, partial(_packed, decode=decode), found, _stacked)
 
 
 Test = Callable[[Any], bool]
@@ -91,18 +97,21 @@ def _children(value: Any) -> Iterable[Any]:
     return value if isinstance(value, tuple | list) else ()
 
 
-def _collated(fields: Sequence[Any], is_file: Test, others: Callable[[Sequence[Any]], Any]) -> Any:
-    """One field of all samples; ``others`` collates what holds no file."""
+Collate = Callable[[Sequence[Any]], Any]
+
+
+def _collated(fields: Sequence[Any], files: Collate, is_file: Test, others: Collate) -> Any:
+    """One field of all samples; ``files`` collates files, and ``others`` what holds none."""
     first = fields[0]
     if is_file(first):
-        return _packed(fields)
+        return files(fields)
     if not _holds(first, is_file):
         return others(fields)
     if _is_target(first):
         others = list
     if isinstance(first, Mapping):
-        return {key: _collated([field[key] for field in fields], is_file, others) for key in first}
-    columns = [_collated(column, is_file, others) for column in zip(*fields, strict=True)]
+        return {key: _collated([field[key] for field in fields], files, is_file, others) for key in first}
+    columns = [_collated(column, files, is_file, others) for column in zip(*fields, strict=True)]
     if isinstance(first, list):
         return columns
     return type(first)(*columns) if hasattr(first, "_fields") else tuple(columns)
@@ -132,8 +141,8 @@ class _Content(NamedTuple):
     problem: str = ""
 
 
-def _packed(files: Sequence[Any]) -> EncodedImages:
-    contents = [_content(file, index) for index, file in enumerate(files)]
+def _packed(files: Sequence[Any], *, decode: bool) -> EncodedImages:
+    contents = [_content(file, index, decode=decode) for index, file in enumerate(files)]
     lengths = np.array([len(content.data) for content in contents])
     ends = np.cumsum(-(-lengths // ALIGNMENT) * ALIGNMENT)
     offsets = np.where(lengths, np.append(0, ends[:-1]), 0)
@@ -147,11 +156,11 @@ def _packed(files: Sequence[Any]) -> EncodedImages:
     return EncodedImages(block, table, [_name(file, index) for index, file in enumerate(files)], problems)
 
 
-def _content(file: Any, index: int) -> _Content:
+def _content(file: Any, index: int, *, decode: bool) -> _Content:
     if not (_is_bytes(file) or _is_array_of_bytes(file) or isinstance(file, str | os.PathLike)):
         raise TypeError(f"sample {index} has no file where the first of its batch has one: {_described(file)}")
     try:
-        return _examined(_read(file))
+        return _examined(_read(file), decode=decode)
     except (OSError, UndecodableError) as error:
         return _Content(b"", problem=str(error))
 
@@ -168,11 +177,12 @@ def _read(file: Any) -> bytes:
         raise UndecodableError(f"{type(error).__name__}: {error}") from error
 
 
-def _examined(data: bytes) -> _Content:
+def _examined(data: bytes, *, decode: bool) -> _Content:
     header = scan(data)
-    if header is not None and header.height * header.width <= most_pixels():
+    plain = header is not None and header.height * header.width <= most_pixels()
+    if header is not None and plain and not decode:
         return _Content(data, *header, Kind.JPEG)
-    decoded = pixels(data)
+    decoded = jpeg_pixels(data) if plain else pixels(data)
     height, width, _ = decoded.shape
     return _Content(decoded.reshape(-1), height, width, Kind.PIXELS)
 

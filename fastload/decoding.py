@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
+from importlib import import_module
 
 import numpy as np
 import torch
@@ -49,8 +50,10 @@ def decode(files: EncodedImages, device: torch.device) -> Decoded:
 
 
 class Arena:
-    """One block of the device's memory for all images of a batch: planes where they are decoded there, and rows of
-    pixels, as a worker decoded them, elsewhere."""
+    """One block of the device's memory for all images of a batch.
+
+    Those decoded there lie in planes, and those that a worker decoded in rows of pixels.
+    """
 
     def __init__(self, files: EncodedImages, device: torch.device) -> None:
         self.files = files
@@ -127,14 +130,14 @@ Decoder = Callable[[list[torch.Tensor], torch.device], Sequence[torch.Tensor]]
 def _library_decoder() -> Decoder:
     """What decodes on GPUs without engines, or where nvJPEG is not found: torchcodec, or torchvision before it."""
     try:
-        from torchcodec.decoders import decode_jpeg  # noqa: PLC0415  (absent from some installations)
-    except (ImportError, RuntimeError):
+        decode_jpeg = import_module("torchcodec.decoders").decode_jpeg  # absent from some installations
+    except (AttributeError, ImportError, RuntimeError):
         return _torchvision
     return lambda files, device: _checked(lambda: decode_jpeg(files, device=device))
 
 
 def _torchvision(files: list[torch.Tensor], device: torch.device) -> Sequence[torch.Tensor]:
-    """torchvision's decoder does not honour the order of work on its stream: it may only write to idle memory.
+    """Torchvision's decoder does not honour the order of work on its stream: it may only write to idle memory.
 
     The memory that it allocates may have readers queued on this stream; once they are done, it is idle.
     """

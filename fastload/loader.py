@@ -67,7 +67,7 @@ class PrefetchLoader:
         std: Sequence[float] | None = None,
         *,
         device: torch.device | str | int | None = None,
-        transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        transform: Callable[..., Any] | None = None,
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format | None = None,
         depth: int = 2,
@@ -159,18 +159,18 @@ def _share(loader: Any) -> tuple[int, int]:
     batch_sampler = getattr(loader, "batch_sampler", None)
     for sampler in (getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)):
         rank, ranks = getattr(sampler, "rank", None), getattr(sampler, "num_replicas", None)
-        if _is_integer(rank) and _is_integer(ranks):
+        if isinstance(rank, Integral) and isinstance(ranks, Integral):
             return int(rank), int(ranks)
     return 0, 1
 
 
 def _plan(
-    transform: Callable[..., torch.Tensor] | None,
+    transform: Callable[..., Any] | None,
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
     dtype: torch.dtype | None,
     memory_format: torch.memory_format | None,
-) -> Callable[..., torch.Tensor] | None:
+) -> Callable[..., Any] | None:
     """One transform of all that was asked for."""
     if transform is not None and not callable(transform):
         raise TypeError(f"transform must be callable on a batch of images; got {transform!r}")

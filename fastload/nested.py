@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-__all__ = ["Path", "find", "map_movable", "put", "take_rows", "tensors"]
+__all__ = ["Path", "children_of", "find", "map_movable", "put", "take_rows", "tensors"]
 
 Path = tuple[Hashable, ...]
 
@@ -27,7 +27,7 @@ def map_movable(function: Callable[[Any, Path], Any], batch: Any, path: Path = (
     """
     if isinstance(batch, torch.Tensor):
         return function(batch, path)
-    children = _children(batch)
+    children = children_of(batch)
     if children is None:
         return function(batch, path) if _is_movable(batch) else batch
     mapped = [(key, map_movable(function, child, (*path, key))) for key, child in children]
@@ -61,7 +61,7 @@ def find(batch: Any, kind: type) -> dict[Path, Any]:
         if isinstance(value, kind):
             found[path] = value
         elif not isinstance(value, torch.Tensor):
-            for key, child in _children(value) or ():
+            for key, child in children_of(value) or ():
                 visit(child, (*path, key))
 
     visit(batch, ())
@@ -76,7 +76,7 @@ def put(batch: Any, values: Mapping[Path, Any], path: Path = ()) -> Any:
     """
     if path in values:
         return values[path]
-    children = None if isinstance(batch, torch.Tensor) else _children(batch)
+    children = None if isinstance(batch, torch.Tensor) else children_of(batch)
     if not children or not any(inner[: len(path)] == path for inner in values):
         return batch
     return _rebuild(batch, [(key, put(child, values, (*path, key))) for key, child in children])
@@ -92,7 +92,7 @@ def take_rows(batch: Any, rows: torch.Tensor, samples: int) -> Any:
         return batch[rows] if batch.ndim and len(batch) == samples else batch
     if isinstance(batch, list) and len(batch) == samples:
         return [batch[row] for row in rows.tolist()]
-    children = _children(batch)
+    children = children_of(batch)
     if children is None:
         return batch
     return _rebuild(batch, [(key, take_rows(child, rows, samples)) for key, child in children])
@@ -103,7 +103,8 @@ def _is_movable(value: Any) -> bool:
     return callable(getattr(value, "to", None)) and not isinstance(value, type)
 
 
-def _children(batch: Any) -> list[tuple[Hashable, Any]] | None:
+def children_of(batch: Any) -> list[tuple[Hashable, Any]] | None:
+    """What a container holds, by index, key or field; None for what is no container."""
     # Their own `to` knows better: PackedSequence's lengths stay on the CPU, TensorDict has a batch size and a device.
     if isinstance(batch, PackedSequence) or hasattr(batch, "record_stream"):
         return None

@@ -112,8 +112,8 @@ def engines(device: torch.device) -> Engines | None:
         return None
     if FEW_QUEUES:
         warnings.warn(
-            "CUDA was initialised before fastload was imported, so decoding and training share hardware queues and wait "
-            "for each other: import fastload first, or set CUDA_DEVICE_MAX_CONNECTIONS=32 in the environment",
+            "CUDA was initialised before fastload was imported, so decoding and training share hardware queues and "
+            "wait for each other: import fastload first, or set CUDA_DEVICE_MAX_CONNECTIONS=32 in the environment",
             UserWarning,
             stacklevel=2,
         )
@@ -122,12 +122,14 @@ def engines(device: torch.device) -> Engines | None:
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    for path in _candidates():
-        try:
-            return ctypes.CDLL(path)
-        except OSError:
-            continue
-    return None
+    return next(filter(None, map(_loaded, _candidates())), None)
+
+
+def _loaded(path: str) -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL(path)
+    except OSError:
+        return None
 
 
 def _candidates() -> Iterator[str]:

@@ -9,11 +9,13 @@ import warnings
 from collections.abc import Iterator
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch.utils.data import get_worker_info
+from torchvision.io import ImageReadMode, decode_jpeg
 
-__all__ = ["UndecodableError", "most_pixels", "pixels"]
+__all__ = ["UndecodableError", "jpeg_pixels", "most_pixels", "pixels"]
 
 BEGINNING = 8  # bytes of a file, enough to tell what it is
 
@@ -52,6 +54,22 @@ def pixels(data: bytes, at_least: tuple[int, int] | None = None) -> NDArray[np.u
             return np.array(image if image.mode == "RGB" else image.convert("RGB"))
     except Exception as error:  # whatever a decoder may raise for bytes that nobody foresaw
         raise UndecodableError(_reason(error, data)) from error
+
+
+def jpeg_pixels(data: bytes) -> NDArray[np.uint8]:
+    """The same of a baseline JPEG that stands upright, by torchvision's decoder, which is faster.
+
+    Raises:
+        UndecodableError: it cannot decode the file.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that torchvision's decoders are deprecated
+        try:
+            image = decode_jpeg(torch.frombuffer(data, dtype=torch.uint8), mode=ImageReadMode.RGB)
+        except RuntimeError as error:
+            raise UndecodableError(f"torchvision: {error}") from error
+    rows: NDArray[np.uint8] = image.permute(1, 2, 0).numpy()
+    return rows
 
 
 def most_pixels() -> float:

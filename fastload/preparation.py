@@ -83,15 +83,14 @@ class Preparation:
         """``batch`` with what belongs to its images as they are now; None if all have been skipped."""
         for group, samples in done:
             self._counts.update(group.counts)
-            if group.moves:
-                batch = followed(batch, group.moves, self.side.device)
-            for mix in group.mixes:
-                batch = put(batch, {path: mix(labels) for path, labels in find_labels(batch, samples).items()})
             if group.kept is not None:
-                if not len(group.kept):
-                    return None
                 batch = take_rows(batch, group.kept, samples)
-        return batch
+        first, _ = done[0]  # to whose images targets and labels belong
+        if first.is_empty:
+            return None
+        for mix in first.mixes:
+            batch = put(batch, {path: mix(labels) for path, labels in find_labels(batch, len(first)).items()})
+        return followed(batch, first.moves, self.side.device) if first.moves else batch
 
     def _moved(self, images: list[Any]) -> Any:
         """One image or batch by itself, files as they are, or a list of single images."""
@@ -122,12 +121,16 @@ def _returned(group: Batch, images: dict[Path, Any]) -> dict[Path, Any]:
     result = group.result()
     if len(images) == 1:
         return dict.fromkeys(images, result)
-    typed = zip(images.items(), result, strict=True)
-    return {path: tv_tensors.wrap(new, like=old) if isinstance(old, tv_tensors.TVTensor) else new for (path, old), new in typed}
+    return {path: _typed(new, like=old) for (path, old), new in zip(images.items(), result, strict=True)}
+
+
+def _typed(image: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return tv_tensors.wrap(image, like=like) if isinstance(like, tv_tensors.TVTensor) else image
 
 
 def _is_in_list(path: Path, image: torch.Tensor) -> bool:
     return is_single(image) and not isinstance(image, tv_tensors.Video) and isinstance(path[-1] if path else None, int)
+
 
 def _normalize_of(transform: Callable[..., Any] | None) -> Normalize | None:
     """The normalisation that the loader's own values meet, if nothing but a flip comes before it."""

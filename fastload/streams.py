@@ -34,7 +34,7 @@ __all__ = [
 # JPEG engines use a dozen streams: with 8 queues some share the training's, and decoding stands behind its kernels.
 # CUDA reads this when it is initialised. Whoever has set it knows why.
 _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
-FEW_QUEUES = _QUEUES not in os.environ and torch.cuda.is_initialized()
+FEW_QUEUES = _QUEUES not in os.environ and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 os.environ.setdefault(_QUEUES, "32")
 
 # The CPU does its work at once, and Metal has one queue only: nothing can run beside the consumer there.

@@ -11,7 +11,7 @@ import torch
 from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat, KeyPoints, Mask
 
 from fastload.images import find_images, is_single
-from fastload.nested import Path, _children, map_movable, put
+from fastload.nested import Path, children_of, map_movable, put
 from fastload.ragged import Ragged
 
 __all__ = ["Targets", "map_masks", "matrices_of", "resample_masks"]
@@ -408,7 +408,7 @@ def _walk(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     if isinstance(value, torch.Tensor | tuple | MutableSequence):
         yield path, value
     if not isinstance(value, torch.Tensor):
-        for key, child in _children(value) or ():
+        for key, child in children_of(value) or ():
             yield from _walk(child, (*path, key))
 
 

@@ -356,11 +356,13 @@ def test_an_image_that_loses_its_only_box_keeps_what_is_its_own():
     assert target["image_id"].tolist() == [4]
 
 
-def test_a_single_image_owns_all():
-    boxes, labels = fields(0)
-    batch = torch.zeros(3, *SIZES[0]), {"boxes": boxes, "labels": labels}
-    target = left_half(Targets.of(batch), SIZES[:1]).replaced(batch)[1]
-    assert target["labels"].tolist() == [10]
+def test_a_single_image_owns_all_and_keeps_its_channels():
+    image, (boxes, labels) = torch.zeros(3, *SIZES[0]), fields(0)
+    for batch in ((image, {"boxes": boxes, "labels": labels}), (image, boxes, labels)):
+        replaced = left_half(Targets.of(batch), SIZES[:1]).replaced(batch)
+        assert replaced[0] is image
+        assert len(found(replaced, BoundingBoxes)[0]) == 1
+        assert [each.tolist() for each in found(replaced, torch.Tensor)[1:]] == [[10]]
 
 
 def test_batched_boxes_keep_their_rows():
@@ -430,11 +432,11 @@ def test_boxes_that_are_not_numbers_are_dropped():
 
 
 def test_integers_that_are_whole_stay_so():
-    boxes = BoundingBoxes([[0, 0, 49, 49]], format="XYXY", canvas_size=(49, 49))
-    batch = [torch.zeros(3, 49, 49)], [{"boxes": boxes}]
-    third = torch.tensor([[[1 / 49 * 3, 0, 0], [0, 1 / 49 * 3, 0]]], dtype=torch.float64)
-    moved = Targets.of(batch).follow(third, torch.tensor([[49, 49]]), torch.tensor([[3, 3]])).replaced(batch)
-    assert moved[1][0]["boxes"].tolist() == [[0, 0, 3, 3]]
+    boxes = BoundingBoxes([[0, 0, 11, 11]], format="XYXY", canvas_size=(11, 11))
+    batch = [torch.zeros(3, 11, 11)], [{"boxes": boxes}]
+    matrices = torch.tensor([[[15 / 11, 0, 0], [0, 15 / 11, 0]]], dtype=torch.float64)  # in float64, 14.999999999999998
+    moved = Targets.of(batch).follow(matrices, torch.tensor([[11, 11]]), torch.tensor([[15, 15]])).replaced(batch)
+    assert moved[1][0]["boxes"].tolist() == [[0, 0, 15, 15]]
 
 
 def test_a_batch_without_targets_has_none():

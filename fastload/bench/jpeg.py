@@ -43,8 +43,8 @@ SEED = 0
 class Size:
     """The model, and how long it trains: windows are several times as long as all queues together.
 
-    Workers that decode each work on a batch of their own and hand them over in bursts. So their windows are counted in
-    ``rounds`` of a batch a worker, after a round of warm-up; an extra half would be measured as if it had been faster.
+    Workers that decode, each a batch of its own, hand them over in bursts. So their windows are whole ``rounds`` of a
+    batch a worker, after a round of warm-up: a window that cut a burst in two would depend on where.
     """
 
     model: str

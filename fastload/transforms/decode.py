@@ -34,13 +34,14 @@ class DecodeJpeg(Transform):
     >>> DecodeJpeg(device="cpu")(collate([file.getvalue()]))[0].shape
     torch.Size([3, 2, 4])
 
-    It stands first among the transforms. Files that are not baseline JPEGs (progressive, CMYK, turned by EXIF, PNG, WebP,
-    …) have been decoded in the worker, with Pillow; they come along. docs/decoding.md tells which decoder does what.
+    It stands first among the transforms. Files that are not baseline JPEGs (progressive, CMYK, turned by EXIF, PNG,
+    WebP, …) have been decoded in the worker, with Pillow; they come along. docs/decoding.md tells which decoder does
+    what.
 
     Args:
         on_error: what becomes of a file that cannot be decoded. "raise": ``BadImageError`` with the names of those in
             the batch; "skip": the sample is left out, with its label and all that came with it; "zero": a black image
-            takes its place. Those skipped or zeroed are counted in ``PrefetchLoader.stats``, and the first is warned of.
+            takes its place. Those skipped or zeroed are counted in ``PrefetchLoader.stats``; the first is warned of.
         device: where to decode; by default where the ``PrefetchLoader`` brings its batches, and the current accelerator
             without one.
 

@@ -22,8 +22,8 @@ class Key:
     True
 
     ``place`` is that of the batch's first sample in the epoch, so the numbers do not depend on how the epoch is cut
-    into batches; its next sample is ``stride`` places further, as many as there are ranks that share the epoch. ``draw``
-    tells apart the transforms that draw for the same sample.
+    into batches; its next sample is ``stride`` places further, as many as there are ranks that share the epoch.
+    ``draw`` tells apart the transforms that draw for the same sample.
 
     The generator is Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), NumPy's,
     with the key (seed, epoch) and the counter (place, draw, block): a block is four numbers.
@@ -61,11 +61,13 @@ class Key:
         return np.random.Generator(self._philox(_BATCH))
 
     def _block(self, samples: int, block: int) -> np.ndarray:
-        return (self._words(samples, block) >> np.uint64(11)) * 2.0**-53
+        numbers: np.ndarray = (self._words(samples, block) >> np.uint64(11)) * 2.0**-53
+        return numbers
 
     def _words(self, samples: int, block: int) -> np.ndarray:
         every = self._philox(block).random_raw(_WORDS * (max(samples - 1, 0) * self.stride + 1))
-        return every.reshape(-1, _WORDS)[:: self.stride][:samples]
+        rows: np.ndarray = every.reshape(-1, _WORDS)[:: self.stride][:samples]
+        return rows
 
     def _philox(self, block: int) -> np.random.Philox:
         key, counter = (

@@ -59,7 +59,9 @@ class Trace(Work):
         boxes = geometry.windows[:, HEIGHT : WIDTH + 1].prod(1).sum()
         itemsize = images.dtype.itemsize
         if isinstance(geometry.size, tuple):
-            out: Pixels = torch.empty(len(geometry.windows), CHANNELS, *geometry.size, dtype=finish.dtype, device="meta")
+            out: Pixels = torch.empty(
+                len(geometry.windows), CHANNELS, *geometry.size, dtype=finish.dtype, device="meta"
+            )
         else:
             out = _nowhere(geometry.size, finish.dtype)
         return self._passed(float(boxes) * CHANNELS * itemsize, out)

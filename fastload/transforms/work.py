@@ -36,9 +36,10 @@ class Geometry:
     def identity(cls, images: Pixels) -> Geometry:
         """Every pixel from where it is."""
         sizes = sizes_of(images)
-        windows = torch.zeros(len(sizes), 10, dtype=torch.int32)
-        windows[:, HEIGHT : WIDTH + 1] = windows[:, VIRTUAL_HEIGHT : VIRTUAL_WIDTH + 1] = sizes.int()
-        return cls(windows, sizes if isinstance(images, Ragged) else (images.shape[-2], images.shape[-1]))
+        return cls(
+            _windows(_whole(sizes), sizes),
+            sizes if isinstance(images, Ragged) else (images.shape[-2], images.shape[-1]),
+        )
 
     @property
     def mirrors(self) -> torch.Tensor:
@@ -112,6 +113,7 @@ class Work:
         boxes = self._each(boxes)
         size = size if isinstance(size, tuple) else self._each(size)
         geometry = self._movable(free=lambda now: not (now.resized or now.moved))
+        self._moved(_windows(boxes, size), size)
         flipped = _unflipped(boxes, self._sizes, geometry.mirrors)
         geometry.windows[:, TOP : WIDTH + 1] = flipped
         geometry.windows[:, VIRTUAL_HEIGHT : VIRTUAL_WIDTH + 1] = _rows(size, len(boxes)).int()
@@ -125,22 +127,29 @@ class Work:
         fill = fill / 255 if self.dtype is torch.uint8 else fill
         inside = bool((boxes[:, :2] >= 0).all() and (boxes[:, :2] + boxes[:, 2:] <= self._sizes).all())
         geometry = self._movable(free=lambda now: inside or not now.moved)
+        sides = boxes[:, 2:].long()
+        same = bool((sides == sides[:1]).all())
+        size = (int(sides[0, 0]), int(sides[0, 1])) if same else sides
+        windows = _windows(_whole(self._sizes), self._sizes)
+        windows[:, OFFSET_Y : OFFSET_X + 1] = boxes[:, :2]
+        self._moved(windows, size)
         flipped = _unflipped(boxes, self._sizes, geometry.mirrors)
         geometry.windows[:, OFFSET_Y : OFFSET_X + 1] += flipped[:, :2]
         geometry.fill = geometry.fill if geometry.moved else fill
         geometry.moved = True
-        sides = boxes[:, 2:].long()
-        same = bool((sides == sides[:1]).all())
-        self._sized(geometry, (int(sides[0, 0]), int(sides[0, 1])) if same else sides)
+        self._sized(geometry, size)
 
     def flip(self, horizontal: torch.Tensor | None = None, vertical: torch.Tensor | None = None) -> None:
         """Mirror some images, bool (N,), left to right, top to bottom, or both."""
         if self._erase is not None or self._mix is not None:
             self.flush()
         self._geometry = self._geometry or Geometry.identity(self.images)  # a mirror image has the same colours
+        windows = _windows(_whole(self._sizes), self._sizes)
         for column, chosen in ((FLIP_X, horizontal), (FLIP_Y, vertical)):
             if chosen is not None:
-                self._geometry.windows[:, column] ^= self._each(chosen).int()
+                windows[:, column] = self._each(chosen).int()
+        self._moved(windows, self._geometry.size)
+        self._geometry.windows[:, FLIP_Y:] ^= windows[:, FLIP_Y:]
 
     def colour(self, ops: torch.Tensor) -> None:
         """Apply colour operations, float32 (N, S, 2): rows of a code (``Op``) and an amount, in order."""
@@ -160,7 +169,9 @@ class Work:
         if not (self.dtype is torch.uint8 or self.dtype.is_floating_point):
             raise TypeError(f"images must be uint8 (0 to 255) or floating-point (0 to 1); got {self.dtype}")
         if len(mean) != self._channel_count:
-            shape = tuple(self.images.shape) if isinstance(self.images, torch.Tensor) else (self.images.channels, "H", "W")
+            shape = (
+                tuple(self.images.shape) if isinstance(self.images, torch.Tensor) else (self.images.channels, "H", "W")
+            )
             raise TypeError(
                 f"mean and std have {len(mean)} channels, and images of shape {shape} have not: they must be "
                 f"(N, {len(mean)}, H, W) or (N, H, W, {len(mean)})"
@@ -249,10 +260,6 @@ class Work:
         return images
 
     def _run(self, *, last: bool) -> Pixels:
-        if (geometry := self._geometry) is not None:
-            size = geometry.size if isinstance(geometry.size, tuple) else geometry.size[:: self.frames]
-            before = sizes_of(self.images)[:: self.frames]
-            self.moves.append(Move(before, size, windows=geometry.windows[:: self.frames]))
         if (simple := self._run_simple(last=last)) is not None:
             return simple
         program = self._program()
@@ -373,6 +380,11 @@ class Work:
         self._geometry = self._geometry or Geometry.identity(self.images)
         return self._geometry
 
+    def _moved(self, windows: torch.Tensor, size: Size) -> None:
+        """Note a step for targets to follow; each by itself, since rounding and clipping come after each."""
+        size = size if isinstance(size, tuple) else size[:: self.frames]
+        self.moves.append(Move(self.sizes, size, windows=windows[:: self.frames]))
+
     def _sized(self, geometry: Geometry, size: Size) -> None:
         geometry.size = size
         self._sizes = _rows(size, len(self._sizes))
@@ -383,6 +395,18 @@ def sizes_of(images: Pixels) -> torch.Tensor:
     if isinstance(images, Ragged):
         return images.sizes
     return torch.tensor([list(images.shape[-2:])]).repeat(len(images), 1)
+
+
+def _windows(boxes: torch.Tensor, size: Size) -> torch.Tensor:
+    """What cuts out ``boxes`` and resizes them to ``size``, int32 (N, 10)."""
+    windows = torch.zeros(len(boxes), 10, dtype=torch.int32)
+    windows[:, TOP : WIDTH + 1] = boxes
+    windows[:, VIRTUAL_HEIGHT : VIRTUAL_WIDTH + 1] = _rows(size, len(boxes)).int()
+    return windows
+
+
+def _whole(sizes: torch.Tensor) -> torch.Tensor:
+    return torch.cat([torch.zeros_like(sizes), sizes], dim=1).int()
 
 
 def _rows(size: Size, count: int) -> torch.Tensor:

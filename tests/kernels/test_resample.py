@@ -27,8 +27,8 @@ LAYOUTS = ("planar", "aligned", "interleaved", "columns first")
 FLOAT32 = Finish(dtype=torch.float32)
 
 # Of full scale. In float16 a weight is off by at most 2**-11 of itself, and so is the sum that divides it; that moves a
-# mean of values between -1/2 and 1/2 by 2**-11, twice for two axes; the cubic's weights add up to 1.3 in magnitude. What
-# is rounded between the products is at most 128/255 * 1.3, by 2**-12. Errors of many weights hardly ever agree: it
+# mean of values between -1/2 and 1/2 by 2**-11, twice for two axes; the cubic's weights add up to 1.3 in magnitude.
+# What is rounded between the products is at most 128/255 * 1.3, by 2**-12. Errors of many weights hardly ever agree: it
 # stays well below this.
 HALF = 1e-3
 SINGLE = 1e-5
@@ -94,7 +94,7 @@ def box_within(size, parts):
     return round(parts[2] * (size[0] - height)), round(parts[3] * (size[1] - width)), height, width
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(case=boxes, interpolation=st.sampled_from(INTERPOLATIONS))
 def test_the_reference_is_torchvision(case, interpolation):
     size, parts, target = case
@@ -127,7 +127,7 @@ def test_the_kernel_is_the_reference(
     image = laid_out(picture(*size, dtype, channels).to(device), layout)
     virtual = max(target[0] + offset[1], 1), max(target[1] - offset[0], 1)
     finish = Finish(dtype=torch.float32, memory_format=memory_format)
-    atol = HALF if dtype in (torch.uint8, torch.float16) else SINGLE
+    atol = HALF if dtype is torch.uint8 else SINGLE
     compare(Ragged.of([image]), window(box, virtual, offset, flips), target, interpolation, 0.3, finish, atol)
 
 
@@ -161,7 +161,7 @@ def test_images_of_different_sizes_become_images_of_different_sizes(device):
 @pytest.mark.parametrize("interpolation", INTERPOLATIONS)
 @pytest.mark.parametrize(
     ("source", "target"),
-    [((1, 1), (40, 40)), ((200, 1), (17, 3)), ((1, 300), (2, 33)), ((3000, 5), (4, 4)), ((6, 4000), (5, 3))],
+    [((1, 1), (40, 40)), ((200, 1), (17, 3)), ((1, 300), (2, 33)), ((900, 5), (4, 4)), ((6, 1200), (5, 3))],
 )
 def test_extreme_shapes_are_right(device, interpolation, source, target):
     compare(Ragged.of([picture(*source).to(device)]), window((0, 0, *source), target), target, interpolation)
@@ -265,7 +265,7 @@ variants = [
     *product(("planar", "packed", "strided"), (False, True), ("bilinear",), ((tl.uint8, tl.float16, tl.bfloat16, 4),)),
     ("planar", True, "bicubic", (tl.uint8, tl.float16, tl.uint8, 4)),
     ("packed", False, "nearest", (tl.uint8, tl.float16, tl.float32, 2)),
-    ("planar", True, "bilinear", (tl.float16, tl.float16, tl.float16, 0)),
+    ("planar", True, "bilinear", (tl.float16, tl.float32, tl.float16, 0)),
     ("packed", False, "bicubic", (tl.float32, tl.float32, tl.float32, 2)),
     ("planar", False, "bilinear", (tl.bfloat16, tl.float32, tl.bfloat16, 0)),
 ]

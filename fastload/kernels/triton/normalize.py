@@ -16,7 +16,6 @@ import torch
 import triton
 import triton.language as tl
 
-from fastload.kernels import reference
 from fastload.kernels.reference.normalize import affine
 
 __all__ = ["flip_normalize"]

@@ -6,7 +6,7 @@ bands cover, block by block, makes the block's weights from the filter's formula
 source pixel is read once a tile, however many outputs it reaches; flips, offsets and "nearest" are just other weights.
 
 float16 holds a byte exactly, but rounds weights. So each sum is divided by that of its rounded weights; and 128 is
-taken off each byte, which halves the rounding between the products. float32 is multiplied in three terms of tf32.
+taken off each byte, which halves the rounding between the products. Floats are multiplied in three terms of tf32.
 
 Interleaved channels are not taken apart: the first product mixes rows and does not care what lies in them, and the
 second has weights for each channel that are zero where the other channels are.
@@ -81,8 +81,8 @@ def _resample_kernel(
     y, x = first_y + tl.arange(0, TH), first_x + tl.arange(0, TW)
     inside = (y < height)[:, None] & (x < width)[None, :]
 
-    vertical = _axis(row, 0, y, first_y, height, TH, FILTER, DOT)
-    horizontal = _axis(row, 1, x, first_x, width, TW, FILTER, DOT)
+    vertical = _axis(row, 0, y, first_y, height, TH, FILTER)
+    horizontal = _axis(row, 1, x, first_x, width, TW, FILTER)
     values = _products(
         row, vertical, horizontal, fill, SOURCE, DOT, C, FILTER, PADDED, LAYOUT, ALIGNED, NVIDIA, TH, TW, BH, BW
     )
@@ -104,11 +104,8 @@ def _entry(row, column):
 
 
 @triton.jit
-def _axis(row, AXIS: tl.constexpr, at, first, size, TILE: tl.constexpr, FILTER: tl.constexpr, DOT: tl.constexpr):
-    """Of outputs ``at`` along one axis: their filter and its sums; and which of the source they all need.
-
-    Taps are pixels of the box. Those outside of the image count in the sums, but it is ``fill`` that is there.
-    """
+def _axis(row, AXIS: tl.constexpr, at, first, size, TILE: tl.constexpr, FILTER: tl.constexpr):
+    """Of outputs ``at`` along one axis: which taps (pixels of the box) they all need of the image; and their filter."""
     window = row + WINDOW + AXIS
     start, length, virtual = _entry(window, START), _entry(window, LENGTH), _entry(window, VIRTUAL)
     from_tap, to_tap = tl.maximum(-start, 0), tl.minimum(length, _entry(row, HEIGHT + AXIS) - start)
@@ -126,23 +123,31 @@ def _axis(row, AXIS: tl.constexpr, at, first, size, TILE: tl.constexpr, FILTER: 
     if FILTER == "nearest":
         centre = tl.minimum(tl.floor(position * scale), length - 1.0) + 0.5
         support, inverse = stretch + 1, 1.0
-    begin = (centre - support + 0.5).to(tl.int32)
-    total, seen = tl.zeros(at.shape, tl.float32), tl.zeros(at.shape, tl.float32)
-    for step in range(0, (2 * support).to(tl.int32) + 2, TAPS):
-        tap = (begin + step)[:, None] + tl.arange(0, TAPS)[None, :]
-        distance = (tap - centre[:, None] + 0.5) * inverse
-        weight = _weights(distance, (tap >= 0) & (tap < length), inverse, FILTER).to(DOT).to(tl.float32)
-        total += tl.sum(weight, 1)
-        seen += tl.sum(tl.where((tap >= from_tap) & (tap < to_tap), weight, 0.0), 1)
-    present = (position >= 0) & (position < virtual)
-    share = tl.where(present, 1 / tl.where(total == 0, 1.0, total), 0.0)
 
     last = tl.minimum(first + TILE, size) - 1
     one, other = side * first + shift, side * last + shift
     least, greatest = tl.maximum(tl.minimum(one, other), 0), tl.minimum(tl.maximum(one, other), virtual - 1)
     low = tl.maximum(((least + 0.5) * scale - support + 0.5).to(tl.int32), from_tap)
     high = tl.minimum(((greatest + 0.5) * scale + support + 0.5).to(tl.int32), to_tap)
-    return start, low, high, from_tap, to_tap, centre, inverse, share, seen * share
+    present = (position >= 0) & (position < virtual)
+    return (start, low, high, from_tap, to_tap), (centre, inverse, support, length, present)
+
+
+@triton.jit
+def _shares(extent, band, FILTER: tl.constexpr, DOT: tl.constexpr):
+    """One over the sum of each output's weights; and the share of that sum which lies in the image, not in ``fill``."""
+    _, _, _, from_tap, to_tap = extent
+    centre, inverse, support, length, present = band
+    begin = (centre - support + 0.5).to(tl.int32)
+    total, seen = tl.zeros(centre.shape, tl.float32), tl.zeros(centre.shape, tl.float32)
+    for step in range(0, (2 * support).to(tl.int32) + 2, TAPS):
+        tap = (begin + step)[:, None] + tl.arange(0, TAPS)[None, :]
+        distance = (tap - centre[:, None] + 0.5) * inverse
+        weight = _weights(distance, (tap >= 0) & (tap < length), inverse, FILTER).to(DOT).to(tl.float32)
+        total += tl.sum(weight, 1)
+        seen += tl.sum(tl.where((tap >= from_tap) & (tap < to_tap), weight, 0.0), 1)
+    share = tl.where(present, 1 / tl.where(total == 0, 1.0, total), 0.0)
+    return share, seen * share
 
 
 @triton.jit
@@ -189,8 +194,12 @@ def _products(
     """The tile's values from 0 to 1, a tensor for each channel."""
     pack: tl.constexpr = C if LAYOUT == "packed" else 1  # elements of a plane that are one pixel
     planes: tl.constexpr = 1 if LAYOUT == "packed" else C
-    top, low_y, high_y, from_y, to_y, centre_y, inverse_y, share_y, seen_y = vertical
-    left, low_x, high_x, from_x, to_x, centre_x, inverse_x, share_x, seen_x = horizontal
+    extent_y, band_y = vertical
+    extent_x, band_x = horizontal
+    top, low_y, high_y, from_y, to_y = extent_y
+    left, low_x, high_x, from_x, to_x = extent_x
+    centre_y, inverse_y = band_y[0], band_y[1]
+    centre_x, inverse_x = band_x[0], band_x[1]
 
     source = tl.load(row + ADDRESS).to(tl.pointer_type(SOURCE))
     source = tl.multiple_of(source, ALIGNED * (SOURCE.primitive_bitwidth // 8))
@@ -198,7 +207,8 @@ def _products(
     stride_y = tl.multiple_of(tl.load(row + ROW), ALIGNED)
     stride_x = tl.load(row + PIXEL).to(tl.int32) if LAYOUT == "strided" else 1
     first = tl.multiple_of((left + low_x) * pack & -ALIGNED, ALIGNED)
-    end = tl.multiple_of(((left + high_x) * pack + ALIGNED - 1) & -ALIGNED, ALIGNED)
+    end = (left + high_x) * pack
+    readable_end = tl.multiple_of((end + ALIGNED - 1) & -ALIGNED, ALIGNED)
 
     out = ()
     for _ in tl.static_range(C):
@@ -206,14 +216,14 @@ def _products(
     for block_x in range(first, end, BW):
         element = block_x + tl.arange(0, BW)
         tap_x = (element // pack - left)[:, None]
-        band = _band(tap_x, block_x // pack - left, centre_x[None, :], inverse_x, from_x, to_x, FILTER).to(DOT)
+        shared = _band(tap_x, block_x // pack - left, centre_x[None, :], inverse_x, from_x, to_x, FILTER).to(DOT)
         across = ()
         for c in tl.static_range(pack):
-            across += (tl.where((element % pack == c)[:, None], band, 0.0),)  # type: ignore[assignment]
+            across += (tl.where((element % pack == c)[:, None], shared, 0.0),)  # type: ignore[assignment]
         for block_y in range(low_y, high_y, BH):
             line = block_y + tl.arange(0, BH)
             at = source + (top + line).to(tl.int64)[:, None] * stride_y + (element * stride_x)[None, :]
-            readable = (line < high_y)[:, None] & (element < end)[None, :]
+            readable = (line < high_y)[:, None] & (element < readable_end)[None, :]
             blocks = ()
             for c in tl.static_range(planes):
                 blocks += (tl.load(at + c * stride_c, readable, 0),)  # type: ignore[assignment]
@@ -225,6 +235,8 @@ def _products(
                 more += (_dot(mixed, across[c if pack > 1 else 0], out[c]),)  # type: ignore[assignment]
             out = more
 
+    share_y, seen_y = _shares(extent_y, band_y, FILTER, DOT)
+    share_x, seen_x = _shares(extent_x, band_x, FILTER, DOT)
     middle: tl.constexpr = 128.0 / 255 if SOURCE.is_uint8() else 0.0
     unit: tl.constexpr = 1.0 / 255 if SOURCE.is_uint8() else 1.0
     share = (share_y * unit)[:, None] * share_x[None, :]
@@ -329,11 +341,13 @@ def _store_words(
 def _parted(values, GROUP: tl.constexpr, TH: tl.constexpr, TW: tl.constexpr):
     """Every ``GROUP``-th column, from the first, the second, ..."""
     if GROUP == 2:
-        return tl.split(tl.reshape(values, (TH, TW // 2, 2)))
-    even, odd = tl.split(tl.reshape(values, (TH, TW // 4, 2, 2)))
-    first, third = tl.split(even)
-    second, fourth = tl.split(odd)
-    return first, second, third, fourth
+        parts = tl.split(tl.reshape(values, (TH, TW // 2, 2)))
+    else:
+        even, odd = tl.split(tl.reshape(values, (TH, TW // 4, 2, 2)))
+        first, third = tl.split(even)
+        second, fourth = tl.split(odd)
+        parts = (first, second, third, fourth)
+    return parts
 
 
 def resample(
@@ -370,7 +384,6 @@ def resample(
 
 
 TYPES = {torch.uint8: tl.uint8, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
-HALVES = (torch.uint8, torch.float16)  # whose values float16 holds
 GROUPS = {1: 4, 2: 4, 4: 2}  # pixels, by bytes of a value
 
 
@@ -380,7 +393,7 @@ def _variant(images: Ragged, windows: torch.Tensor, outs: Ragged) -> dict[str, A
     layout = _layout(source, images.channels)
     return {
         "SOURCE": TYPES[images.dtype],
-        "DOT": tl.float16 if images.dtype in HALVES else tl.float32,
+        "DOT": tl.float16 if images.dtype is torch.uint8 else tl.float32,
         "TARGET": TYPES[outs.dtype],
         "C": images.channels,
         "NVIDIA": images.device.type == "cuda" and torch.version.cuda is not None,
