@@ -9,6 +9,7 @@ from importlib import import_module
 
 import numpy as np
 import torch
+from torchvision.io import ImageReadMode, decode_jpeg
 
 from fastload.encoded import EncodedImages, Kind, decode_on_cpu
 from fastload.nvjpeg import DecodingError, engines
@@ -88,6 +89,9 @@ class Arena:
 
     def decode(self, rows: np.ndarray) -> None:
         device = self.block.device
+        # JPEG engines heed no order of work: they write as soon as they are called. So the memory must be idle, and what
+        # the allocator gives out on this stream is, as soon as the stream is: its last readers were queued there.
+        wait_for_current_stream(device)
         if (hardware := engines(device)) is None:
             decoded = _library_decoder()([self.files.file(row) for row in rows], device)
             self._put(rows, decoded)
@@ -130,20 +134,13 @@ Decoder = Callable[[list[torch.Tensor], torch.device], Sequence[torch.Tensor]]
 def _library_decoder() -> Decoder:
     """What decodes on GPUs without engines, or where nvJPEG is not found: torchcodec, or torchvision before it."""
     try:
-        decode_jpeg = import_module("torchcodec.decoders").decode_jpeg  # absent from some installations
-    except (AttributeError, ImportError, RuntimeError):
+        torchcodec = import_module("torchcodec.decoders")  # absent from some installations
+    except (ImportError, RuntimeError):
         return _torchvision
-    return lambda files, device: _checked(lambda: decode_jpeg(files, device=device))
+    return lambda files, device: _checked(lambda: torchcodec.decode_jpeg(files, device=device))
 
 
 def _torchvision(files: list[torch.Tensor], device: torch.device) -> Sequence[torch.Tensor]:
-    """Torchvision's decoder does not honour the order of work on its stream: it may only write to idle memory.
-
-    The memory that it allocates may have readers queued on this stream; once they are done, it is idle.
-    """
-    from torchvision.io import ImageReadMode, decode_jpeg  # noqa: PLC0415
-
-    wait_for_current_stream(device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is deprecated
         return _checked(lambda: decode_jpeg(files, mode=ImageReadMode.RGB, device=device))

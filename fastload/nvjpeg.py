@@ -63,7 +63,9 @@ class Engines:
     def decode(
         self, files: np.ndarray, lengths: np.ndarray, planes: np.ndarray, pitches: np.ndarray, stream: int
     ) -> None:
-        """Queue the decoding of N files on a stream, and return when the last has been handed to the engines.
+        """Decode N files, and return when the last has been handed to the engines; ``stream`` waits for the end.
+
+        The engines do not wait for ``stream``: nothing queued anywhere may still use the planes.
 
         Args:
             files: uint64 (N,), addresses on the host; the files must stay there until the stream has come past.

@@ -107,9 +107,10 @@ def _feed(batches: Iterator[Any], prepare: Preparation, room: Room, arrivals: Ar
                     return
                 with torch.no_grad():
                     arrival = prepare(batch)
+                if arrival is not None:
+                    arrivals.put(arrival)
+                    arrival.ready.wait()  # asked for the next batch, the loader may write to its tensors again
                 del batch  # pinned memory, not to be held while the loader takes its time
-            if arrival is not None:
-                arrivals.put(arrival)
             del arrival
     except BaseException as error:  # noqa: BLE001  (whatever it is, it is the consumer's to see)
         end = _Failure(error)

@@ -62,10 +62,7 @@ class Preparation:
             batch = self._transformed(batch, images, self._transform)
             if batch is None:
                 return None
-        sent = send(batch, self.side.device)
-        arrival = Arrival(sent, self.side.prepared(), remark)
-        arrival.ready.wait()  # the loader may write to its tensors again as soon as it is asked for the next batch
-        return arrival
+        return Arrival(send(batch, self.side.device), self.side.prepared(), remark)
 
     def _transformed(self, batch: Any, images: dict[Path, Any], transform: Transform) -> Any:
         done: list[tuple[Batch, int]] = []

@@ -76,6 +76,25 @@ def by_pillow(data):
         return np.array(pixels)
 
 
+def mutated(data, rng):
+    """A file with bits flipped, bytes overwritten, a part cut out or put in, or its end missing."""
+    data = bytearray(data)
+    place = rng.randrange(len(data) if rng.random() < 0.4 else min(len(data), 700))
+    match rng.randrange(5):
+        case 0:
+            for _ in range(rng.randint(1, 8)):
+                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        case 1:
+            data[place : place + 2] = rng.randbytes(2)
+        case 2:
+            del data[place : place + rng.randint(1, 40)]
+        case 3:
+            data[place:place] = rng.randbytes(rng.randint(1, 40))
+        case 4:
+            del data[place:]
+    return bytes(data)
+
+
 # Files that hardware decoders take, ...
 BASELINE = {
     "4:4:4": jpeg(subsampling=0),

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from files import BASELINE, OTHERS, by_pillow, jpeg, picture, saved
 from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision import tv_tensors
 
 from fastload.collate import collate
 from fastload.encoded import EncodedImages, Kind, decode_on_cpu
+from tests.files import BASELINE, OTHERS, by_pillow, jpeg, picture, saved
 
 FILE = jpeg()
 Pair = collections.namedtuple("Pair", ["image", "label"])

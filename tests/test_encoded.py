@@ -6,11 +6,11 @@ import random
 import numpy as np
 import pytest
 import torch
-from files import BASELINE, BROKEN, OTHERS, by_pillow, jpeg, turned
 from PIL import Image
 
 from fastload.collate import collate
 from fastload.encoded import EncodedImages, Kind, decode_on_cpu
+from tests.files import BASELINE, BROKEN, OTHERS, by_pillow, jpeg, mutated, turned
 
 ALL = BASELINE | OTHERS | BROKEN
 
@@ -111,25 +111,6 @@ def test_a_loader_pins_it():
     for batch in loader:
         assert batch.is_pinned()
         assert batch.file(1).numpy().tobytes() == jpeg()
-
-
-def mutated(data, rng):
-    """A file with bits flipped, bytes overwritten, a part cut out or put in, or its end missing."""
-    data = bytearray(data)
-    place = rng.randrange(len(data) if rng.random() < 0.4 else min(len(data), 700))
-    match rng.randrange(5):
-        case 0:
-            for _ in range(rng.randint(1, 8)):
-                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-        case 1:
-            data[place : place + 2] = rng.randbytes(2)
-        case 2:
-            del data[place : place + rng.randint(1, 40)]
-        case 3:
-            data[place:place] = rng.randbytes(rng.randint(1, 40))
-        case 4:
-            del data[place:]
-    return bytes(data)
 
 
 @pytest.mark.filterwarnings("ignore:::PIL")

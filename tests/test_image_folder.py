@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torchvision
-from files import jpeg, saved
 from PIL import Image
 from torch.utils.data import DataLoader
 
 from fastload.collate import collate
 from fastload.data import ImageFolder
+from tests.files import jpeg, saved
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
 """Which files the scan takes for a hardware decoder, and which it leaves to Pillow."""
 
-from files import BASELINE, BROKEN, OTHERS, inserted, jpeg, replaced, segments, turned, without
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastload.jpeg import scan
+from tests.files import BASELINE, BROKEN, OTHERS, inserted, jpeg, replaced, segments, turned, without
 
 SOF, DHT, DQT, SOS, DRI, APP1 = 0xC0, 0xC4, 0xDB, 0xDA, 0xDD, 0xE1
 START = segments(jpeg())[-1][2]  # of the coded data

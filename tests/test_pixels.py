@@ -4,10 +4,10 @@ import io
 
 import numpy as np
 import pytest
-from files import BASELINE, BROKEN, OTHERS, by_pillow, inserted, jpeg, saved
 from PIL import Image
 
 from fastload.pixels import UndecodableError, pixels
+from tests.files import BASELINE, BROKEN, OTHERS, by_pillow, inserted, jpeg, saved
 
 
 def test_they_are_pillows():

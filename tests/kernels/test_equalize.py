@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchvision.transforms.v2 import functional
-from whole import (
+
+from tests.kernels.whole import (
     HERE,
     LAID_OUT,
     assert_copied,

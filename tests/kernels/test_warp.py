@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchvision.transforms.v2 import functional
 from torchvision.transforms.v2.functional._geometry import _get_inverse_affine_matrix
-from whole import (
+
+from tests.kernels.whole import (
     HERE,
     LAID_OUT,
     LAYOUTS,

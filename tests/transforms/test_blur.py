@@ -2,12 +2,19 @@
 
 import pytest
 import torch
-from draws import KEY, assert_parameters_follow_the_sample, assert_same_distribution, assert_share, images, sizes
 from torchvision.transforms import v2
 
 from fastload.transforms.blur import GaussianBlur
 from fastload.transforms.equalize import RandomEqualize
 from fastload.transforms.sharpness import RandomAdjustSharpness
+from tests.transforms.draws import (
+    KEY,
+    assert_parameters_follow_the_sample,
+    assert_same_distribution,
+    assert_share,
+    images,
+    sizes,
+)
 
 F = v2.functional
 

@@ -4,7 +4,6 @@ from itertools import permutations
 
 import pytest
 import torch
-from draws import KEY, assert_parameters_follow_the_sample, assert_same_distribution, assert_share, images, sizes
 from torchvision.transforms import v2
 
 from fastload.kernels.work import Op
@@ -16,6 +15,14 @@ from fastload.transforms.colour import (
     RandomInvert,
     RandomPosterize,
     RandomSolarize,
+)
+from tests.transforms.draws import (
+    KEY,
+    assert_parameters_follow_the_sample,
+    assert_same_distribution,
+    assert_share,
+    images,
+    sizes,
 )
 
 F = v2.functional

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from draws import KEY, assert_parameters_follow_the_sample, assert_same_distribution, images, sizes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchvision.transforms import InterpolationMode, v2
 
 from fastload.transforms.crop import CenterCrop, RandomCrop, RandomResizedCrop
+from tests.transforms.draws import KEY, assert_parameters_follow_the_sample, assert_same_distribution, images, sizes
 
 F = v2.functional
 RESAMPLED = 1e-3  # of full scale, as far as a resampled value may lie from torchvision's

@@ -1,14 +1,35 @@
 """Files to pixels: the same as Pillow's, in order, and bad files named."""
 
+import random
+
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader
 
 import fastload as fl
 from fastload import decoding
 from fastload import transforms as T
-from tests.pictures import encoded, picture, pixels
+from tests.files import BASELINE, by_pillow, mutated, saved
+
+
+def smooth(height=48, width=64, seed=0):
+    """Colours that change slowly: of these, half as many suffice."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[:height, :width] / max(height, width)
+    waves = [np.sin(rng.uniform(2, 9) * x + rng.uniform(2, 9) * y + rng.uniform(0, 6)) for _ in range(3)]
+    return Image.fromarray((127 + 100 * np.stack(waves, axis=-1)).astype(np.uint8))
+
+
+def encoded(image=None, kind="JPEG", **options):
+    return saved(image or smooth(), kind, **options)
+
+
+def pixels(data):
+    """What a Pillow user gets, uint8 (3, H, W)."""
+    return np.array(by_pillow(data)).transpose(2, 0, 1)
+
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -33,18 +54,18 @@ FILES = {
     "4:4:4": (encoded(quality=95, subsampling=0), ROUNDING),
     "4:2:2": (encoded(quality=95, subsampling=1), ROUNDING),
     "4:2:0": (encoded(quality=95, subsampling=2), ROUNDING),
-    "odd sizes": (encoded(picture(33, 47), quality=95, subsampling=0), ROUNDING),
-    "grey": (encoded(picture().convert("L")), ROUNDING),
-    "CMYK": (encoded(picture().convert("CMYK")), 0),
+    "odd sizes": (encoded(smooth(33, 47), quality=95, subsampling=0), ROUNDING),
+    "grey": (encoded(smooth().convert("L")), ROUNDING),
+    "CMYK": (encoded(smooth().convert("CMYK")), 0),
     "progressive": (encoded(progressive=True), 0),
     "restart markers": (encoded(subsampling=0, restart_marker_blocks=2), ROUNDING),
     "PNG": (encoded(kind="PNG"), 0),
-    "PNG with a palette": (encoded(picture().convert("P"), kind="PNG"), 0),
-    "PNG with transparency": (encoded(picture().convert("RGBA"), kind="PNG"), 0),
+    "PNG with a palette": (encoded(smooth().convert("P"), kind="PNG"), 0),
+    "PNG with transparency": (encoded(smooth().convert("RGBA"), kind="PNG"), 0),
     "WebP": (encoded(kind="WEBP", lossless=True), 0),
 }
 HALF_COLOURS = {"4:2:2", "4:2:0"}
-GOOD = encoded(picture(40, 40), subsampling=0)
+GOOD = encoded(smooth(40, 40), subsampling=0)
 TRUNCATED = GOOD[: len(GOOD) // 2]
 
 
@@ -65,7 +86,7 @@ def test_every_file_is_as_pillow_decodes_it(device, name):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_turns_the_image(device, orientation):
-    exif = picture().getexif()
+    exif = smooth().getexif()
     exif[0x0112] = orientation
     data = encoded(exif=exif, subsampling=0)
     (image,) = decode([data], device)
@@ -87,7 +108,7 @@ def test_mixed_files_keep_their_order(device):
 @pytest.mark.parametrize("device", DEVICES)
 def test_batches_of_any_length(device):
     for length in (3, 1, 8, 2, 8):
-        files = [encoded(picture(16 + 8 * i, 24, seed=i), subsampling=0) for i in range(length)]
+        files = [encoded(smooth(16 + 8 * i, 24, seed=i), subsampling=0) for i in range(length)]
         for data, image in zip(files, decode(files, device), strict=True):
             assert differs(image, pixels(data)) <= ROUNDING
 
@@ -159,7 +180,7 @@ def test_no_decoder_writes_to_memory_that_is_still_read(library, monkeypatch):
     elif decoding.engines(torch.device("cuda", 0)) is None:
         pytest.skip("this GPU has no JPEG engines")
     device = torch.device("cuda", 0)
-    files = fl.collate([encoded(picture(120, 160, seed=seed), subsampling=2) for seed in range(64)])
+    files = fl.collate([encoded(smooth(120, 160, seed=seed), subsampling=2) for seed in range(64)])
     files = files.pin_memory()
     decoding.decode(files, device)
     torch.cuda.synchronize()
@@ -175,3 +196,36 @@ def test_no_decoder_writes_to_memory_that_is_still_read(library, monkeypatch):
             images, _, _ = decoding.decode(files, device)
             assert torch.equal(sums.cpu(), expected)
             del images
+
+
+@pytest.mark.filterwarnings("ignore:::PIL", "ignore:files that cannot be decoded")
+@pytest.mark.parametrize("on_error", ["raise", "skip", "zero"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_mutated_files_are_reported_and_harm_no_neighbour(device, on_error, monkeypatch):
+    """2,000 of them on a GPU: nothing crashes or hangs, and what Pillow refuses is reported, whatever the decoder."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2**20)
+    rng = random.Random(f"{on_error}")
+    originals = rng.choices(list(BASELINE.values()), k=2000 if device == "cuda" else 100)
+    expected = pixels(GOOD)
+    refused = 0
+    for start in range(0, len(originals), 50):
+        files = [each for data in originals[start : start + 50] for each in (mutated(data, rng), GOOD)]
+        by_user = [by_pillow(data) for data in files]
+        bad = [row for row, image in enumerate(by_user) if image is None]
+        refused += len(bad)
+        if on_error == "raise":
+            with pytest.raises(T.BadImageError) as raised:
+                decode(files, device)
+            assert all((f"sample {row}: " in str(raised.value)) == (row in bad) for row in range(len(files)))
+            continue
+        images = decode(files, device, on_error=on_error)
+        rows = [row for row in range(len(files)) if on_error == "zero" or row not in bad]
+        assert len(images) == len(rows)
+        for row, image in zip(rows, images, strict=True):
+            if row in bad:
+                assert not image.any()
+            else:
+                assert image.shape[1:] == by_user[row].shape[:2]
+            if row % 2:
+                assert differs(image, expected) <= ROUNDING
+    assert len(originals) / 10 < refused < len(originals) * 9 / 10  # both ends are exercised

@@ -2,13 +2,20 @@
 
 import pytest
 import torch
-from draws import KEY, assert_parameters_follow_the_sample, assert_same_distribution, assert_share, images, sizes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchvision.transforms import v2
 
 from fastload import transforms as T
 from fastload.transforms.erase import RandomErasing
+from tests.transforms.draws import (
+    KEY,
+    assert_parameters_follow_the_sample,
+    assert_same_distribution,
+    assert_share,
+    images,
+    sizes,
+)
 
 DRAWS = 4_000
 

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from draws import KEY, assert_parameters_follow_the_sample, assert_share, images, sizes
 
 from fastload.transforms.flip import RandomHorizontalFlip, RandomVerticalFlip
+from tests.transforms.draws import KEY, assert_parameters_follow_the_sample, assert_share, images, sizes
 
 FLIPS = [(RandomHorizontalFlip, -1), (RandomVerticalFlip, -2)]
 

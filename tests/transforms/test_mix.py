@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from draws import KEY, assert_same_distribution, assert_share, images, sizes
 from torchvision.transforms import v2
 
 from fastload import transforms as T
 from fastload.transforms.mix import CutMix, MixUp, MixUpCutMix, soft_labels
+from tests.transforms.draws import KEY, assert_same_distribution, assert_share, images, sizes
 
 LABELS = torch.tensor([3, 0, 1, 1, 2])
 BATCHES = 3_000

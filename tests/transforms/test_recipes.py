@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from draws import KEY, assert_parameters_follow_the_sample, assert_same_distribution, assert_share, images, sizes
 from torchvision.transforms import InterpolationMode, v2
 
 from fastload.kernels.work import Op
@@ -12,6 +11,14 @@ from fastload.transforms.recipes import (
     ThreeAugment,
     TrivialAugmentWide,
     inverse_matrices,
+)
+from tests.transforms.draws import (
+    KEY,
+    assert_parameters_follow_the_sample,
+    assert_same_distribution,
+    assert_share,
+    images,
+    sizes,
 )
 
 F = v2.functional

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from draws import KEY, images
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchvision.transforms import InterpolationMode, v2
 
 from fastload.transforms.resize import Resize
+from tests.transforms.draws import KEY, images
 
 F = v2.functional
 

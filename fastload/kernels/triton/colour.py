@@ -16,9 +16,10 @@ import triton.language as tl
 from fastload.kernels.reference.colour import check
 from fastload.kernels.reference.resample import allocate
 from fastload.kernels.triton.finish import (
+    applied,
     arguments,
-    finished,
     in_box,
+    looked_up,
     overlaps,
     rounded,
     statistics,
@@ -31,7 +32,8 @@ __all__ = ["colour"]
 
 GROUP = 4  # pixels
 GROUPS = 128  # a program
-WARPS = 4
+WALK = 4  # images that a program mixes, one after another
+LAUNCH = {"num_warps": 4}
 WORD = 8  # bytes
 
 
@@ -39,6 +41,7 @@ WORD = 8  # bytes
 def _batch_kernel(
     images,
     out,  # words if WORDS, else values
+    count,
     tiles,
     width,
     pixels,
@@ -60,39 +63,51 @@ def _batch_kernel(
     LAST_OUT: tl.constexpr,  # channels last
     WORDS: tl.constexpr,
     GROUPS: tl.constexpr,
+    WALK: tl.constexpr,  # images, if they are mixed; else 1
 ):
-    n = tl.program_id(0) // tiles
-    tile = tl.program_id(0) - n * tiles
+    first_image = tl.program_id(0) // tiles * WALK
+    tile = tl.program_id(0) % tiles
     first = tile * GROUPS
     row_groups = width // P
     group = first + tl.arange(0, GROUPS)
     y = group // row_groups
     x = (group - y * row_groups)[:, None] * P + tl.arange(0, P)[None, :]
     y = y[:, None]
-    first_row = first // row_groups
-    last_row = (first + GROUPS - 1) // row_groups
+    rows = first // row_groups, (first + GROUPS - 1) // row_groups
     pixel = group[:, None] * P + tl.arange(0, P)[None, :]
     inside = pixel < pixels
-    source = y * stride_y + x * stride_x
-    if mix is not None:
-        partners, boxes, within, around = mix
-        partner = tl.load(partners + n)
-        weight_in, weight_out = tl.load(within + n), tl.load(around + n)
-        least = tl.where(overlaps(boxes + 4 * n, first_row, last_row), tl.minimum(weight_in, weight_out), weight_out)
-        needed = tl.where(least < 1, pixels, 0)  # an unmixed program leaves the partner alone
-        other = _read(images + partner.to(tl.int64) * stride_n, source, stride_c, pixel < needed, C)
-    values = _read(images + n.to(tl.int64) * stride_n, source, stride_c, inside, C)
-    values = finished(values, n, pixels, y, x, first_row, last_row, program, previous, affine, erase, seeds)
-    if statistics is not None:
-        store_statistics(values, inside, n, tile, statistics, RANGES)
-    if mix is not None:  # noqa: SIM102  (known when the kernel is compiled, and the next when it runs)
-        if needed > 0:
-            other = finished(other, partner, pixels, y, x, first_row, last_row, program, previous, affine, erase, seeds)
-            values = _mixed(values, other, tl.where(in_box(boxes + 4 * n, y, x), weight_in, weight_out))
-    if WORDS:
-        _write_words(out + n.to(tl.int64) * (pixels // P) * C, values, group, group * P < pixels, P, DTYPE)
+    source = images + y * stride_y + x * stride_x
+    parameters = program, previous, affine, erase, seeds
+    if mix is None:
+        image = source + first_image.to(tl.int64) * stride_n
+        values = _finished(image, stride_c, inside, first_image, pixels, y, x, rows, parameters, C)
+        if statistics is not None:
+            store_statistics(values, inside, first_image, tile, statistics, RANGES)
+        _write_batch(out, values, first_image, group, pixel, pixels, P, DTYPE, LAST_OUT, WORDS)
     else:
-        _write(out + n.to(tl.int64) * pixels * C, values, pixel, pixels, inside, DTYPE, LAST_OUT)
+        # An image's partner is usually the one before it, which is then still at hand.
+        partners, boxes, within, around = mix
+        n, last = first_image, tl.minimum(first_image + WALK, count)
+        done = n - n - 1
+        values = ()
+        for _ in tl.static_range(C):
+            values += (tl.zeros((GROUPS, P), tl.float32),)  # type: ignore[assignment]
+        while n < last:
+            partner = tl.load(partners + n)
+            weight_in, weight_out = tl.load(within + n), tl.load(around + n)
+            least = tl.where(overlaps(boxes + 4 * n, rows[0], rows[1]), tl.minimum(weight_in, weight_out), weight_out)
+            alone = least >= 1
+            ready = alone | (partner == done)
+            done = tl.where(ready, n, partner)
+            image = source + done.to(tl.int64) * stride_n
+            others = values
+            values = _finished(image, stride_c, inside, done, pixels, y, x, rows, parameters, C)
+            if ready:
+                mixed = values
+                if not alone:
+                    mixed = _mixed(values, others, tl.where(in_box(boxes + 4 * n, y, x), weight_in, weight_out))
+                _write_batch(out, mixed, n, group, pixel, pixels, P, DTYPE, LAST_OUT, WORDS)
+                n += 1
 
 
 @triton.jit
@@ -122,11 +137,10 @@ def _ragged_kernel(
     inside = pixel < pixels
     y = pixel // width
     x = pixel - y * width
-    source = tl.load(row).to(tl.pointer_type(DTYPE_IN))
-    values = _read(source, y * tl.load(row + 4) + x * tl.load(row + 5), tl.load(row + 3), inside, C)
-    first_row = tile * BLOCK // width
-    last_row = (tile * BLOCK + BLOCK - 1) // width
-    values = finished(values, n, pixels, y, x, first_row, last_row, program, previous, affine, erase, seeds)
+    rows = tile * BLOCK // width, (tile * BLOCK + BLOCK - 1) // width
+    source = tl.load(row).to(tl.pointer_type(DTYPE_IN)) + y * tl.load(row + 4) + x * tl.load(row + 5)
+    parameters = program, previous, affine, erase, seeds
+    values = _finished(source, tl.load(row + 3), inside, n, pixels, y, x, rows, parameters, C)
     if statistics is not None:
         store_statistics(values, inside, n, tile, statistics, RANGES)
     target = tl.load(outs + n * 6).to(tl.pointer_type(DTYPE))
@@ -134,14 +148,20 @@ def _ragged_kernel(
 
 
 @triton.jit
-def _read(image, source, stride_c, inside, C: tl.constexpr):
+def _finished(source, stride_c, inside, n, pixels, y, x, rows, parameters, C: tl.constexpr):
+    """A tile of image ``n``: everything is asked of memory before anything that came from there is used."""
+    program, previous, affine, erase, seeds = parameters
+    read = ()
+    for c in tl.static_range(C):
+        read += (tl.load(source + c * stride_c, inside, 0),)  # type: ignore[assignment]
+    found = looked_up(n, pixels, rows[0], rows[1], program, previous, erase)
     values = ()
     for c in tl.static_range(C):
-        value = tl.load(image + source + c * stride_c, inside, 0).to(tl.float32)
-        if image.dtype.element_ty == tl.uint8:
+        value = read[c].to(tl.float32)  # type: ignore[misc]
+        if source.dtype.element_ty == tl.uint8:
             value = tl.math.div_rn(value, 255.0)  # exactly: thresholds are often of the form k / 255
         values += (value,)  # type: ignore[assignment]
-    return values
+    return applied(values, found, n, y, x, program, previous, affine, erase, seeds)
 
 
 @triton.jit
@@ -150,6 +170,27 @@ def _mixed(values, others, weight):
     for c in tl.static_range(len(values)):
         out += (weight * values[c] + (1 - weight) * others[c],)
     return out
+
+
+@triton.jit
+def _write_batch(
+    out,
+    values,
+    n,
+    group,
+    pixel,
+    pixels,
+    P: tl.constexpr,
+    DTYPE: tl.constexpr,
+    LAST_OUT: tl.constexpr,
+    WORDS: tl.constexpr,
+):
+    if WORDS:
+        out += n.to(tl.int64) * (pixels // P) * len(values)
+        _write_words(out, values, group, group * P < pixels, P, DTYPE)
+    else:
+        out += n.to(tl.int64) * pixels * len(values)
+        _write(out, values, pixel, pixels, pixel < pixels, DTYPE, LAST_OUT)
 
 
 @triton.jit
@@ -207,9 +248,11 @@ def _finish_batch(images: torch.Tensor, finish: Finish) -> tuple[torch.Tensor, t
     words = last and group > 1
     tiles = triton.cdiv(height * width // group, GROUPS)
     measured = statistics(finish, n, tiles, images.device)
-    _batch_kernel[(n * tiles,)](
+    walk = 1 if mix is None else WALK
+    _batch_kernel[(triton.cdiv(n, walk) * tiles,)](
         images,
         triton.reinterpret(out, INTEGERS[group * out.itemsize]) if words else out,
+        n,
         tiles,
         width,
         height * width,
@@ -223,13 +266,14 @@ def _finish_batch(images: torch.Tensor, finish: Finish) -> tuple[torch.Tensor, t
         LAST_OUT=last,
         WORDS=words,
         GROUPS=GROUPS,
-        num_warps=WARPS,
+        WALK=walk,
+        **LAUNCH,
     )
     return out, measured["statistics"] and measured["statistics"][0]
 
 
 def _group(width: int, most: int) -> int:
-    return next(group for group in (4, 2, 1) if group <= most and width % group == 0)
+    return next(group for group in (8, 4, 2, 1) if group <= most and width % group == 0)
 
 
 def _finish_ragged(images: Ragged, finish: Finish) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
@@ -245,9 +289,8 @@ def _finish_ragged(images: Ragged, finish: Finish) -> tuple[torch.Tensor | Ragge
         "DTYPE": DTYPES[outs.dtype],
         "LAST_OUT": finish.memory_format is torch.channels_last,
         "BLOCK": GROUP * GROUPS,
-        "num_warps": WARPS,
     }
-    _ragged_kernel[(len(images) * tiles,)](table, out_table, tiles, **parameters, **measured, **options)
+    _ragged_kernel[(len(images) * tiles,)](table, out_table, tiles, **parameters, **measured, **options, **LAUNCH)
     return outs, measured["statistics"] and measured["statistics"][0]
 
 

@@ -8,11 +8,12 @@ A kernel holds a tile of one image as a tuple of float32 tensors, one a channel,
     tl.store(..., rounded(values[c], out.dtype.element_ty), inside)
 
 with the arguments that :func:`arguments` made. What ``Finish`` does not ask for is None there: known when the kernel is
-compiled, it costs nothing.
+compiled, it costs nothing. A kernel that waits for its values from memory calls ``looked_up`` first and ``applied``
+then, so that it waits for parameters in the same time.
 
-``program``: operations (N, S, 2), first and last + 1 of this part (N, 2), and S. ``previous`` and ``statistics``: seven
-numbers of each image and tile (N, 7, T), and T; see ``store_statistics``. ``affine``: scale and bias of each channel.
-``erase``: boxes (N, 4), scale and bias of each channel; ``seeds`` (N,) if the box is filled with noise.
+``program``: this part's operations (N, S + 1, 2), and S. ``previous`` and ``statistics``: seven numbers of each image
+and tile (N, 7, T), and T; see ``store_statistics``. ``affine``: scale and bias of each channel. ``erase``: boxes
+(N, 4), scale and bias of each channel; ``seeds`` (N,) if the box is filled with noise.
 """
 
 from __future__ import annotations
@@ -22,11 +23,22 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from torch.nn.functional import pad
 
 from fastload.kernels.upload import upload
-from fastload.kernels.work import Finish, Op
+from fastload.kernels.work import Finish, Op, Program
 
-__all__ = ["arguments", "finished", "in_box", "overlaps", "rounded", "statistics", "store_statistics"]
+__all__ = [
+    "applied",
+    "arguments",
+    "finished",
+    "in_box",
+    "looked_up",
+    "overlaps",
+    "rounded",
+    "statistics",
+    "store_statistics",
+]
 
 BRIGHTNESS = tl.constexpr(int(Op.BRIGHTNESS))
 SATURATION = tl.constexpr(int(Op.SATURATION))
@@ -40,7 +52,6 @@ AUTOCONTRAST = tl.constexpr(int(Op.AUTOCONTRAST))
 
 STATISTICS = tl.constexpr(7)  # numbers of a tile: the sum of grey, three least values, three greatest
 CHUNK = tl.constexpr(128)  # tiles whose statistics are read at a time
-TURN = tl.constexpr(6.283185307179586)
 
 
 @triton.jit
@@ -50,12 +61,36 @@ def finished(values, n, pixels, y, x, first_row, last_row, program, previous, af
     ``y`` and ``x`` broadcast to the tile's shape; ``first_row`` and ``last_row`` are scalars that enclose ``y``. They
     are only looked at where something is erased.
     """
+    found = looked_up(n, pixels, first_row, last_row, program, previous, erase)
+    return applied(values, found, n, y, x, program, previous, affine, erase, seeds)
+
+
+@triton.jit
+def looked_up(n, pixels, first_row, last_row, program, previous, erase):
+    """Of image ``n``: its first operation's code and amount, its mean of grey; and whether these rows are erased."""
+    code, amount, mean, erased = 0, 0.0, 0.0, False
     if program is not None:
-        values = _coloured(values, n, pixels, program, previous)
+        ops, slots = program
+        ops += n * (slots + 1) * 2
+        code, amount = tl.load(ops).to(tl.int32), tl.load(ops + 1)
+    if erase is not None:
+        erased = overlaps(erase[0] + 4 * n, first_row, last_row)
+    if previous is not None:
+        mean = _total(previous, n) / pixels
+    return code, amount, mean, erased
+
+
+@triton.jit
+def applied(values, found, n, y, x, program, previous, affine, erase, seeds):
+    """What :func:`finished` does, with what :func:`looked_up` found."""
+    code, amount, mean, erased = found
+    if program is not None:
+        values = _coloured(values, code, amount, mean, n, program, previous)
     if affine is not None:
         values = _normalized(values, affine)
-    if erase is not None:
-        values = _erased(values, n, y, x, first_row, last_row, erase, seeds)
+    if erase is not None:  # noqa: SIM102  (known when the kernel is compiled, and the next when it runs)
+        if erased:
+            values = _erased(values, n, y, x, erase, seeds)
     return values
 
 
@@ -80,19 +115,26 @@ def _normalized(values, affine):
 
 
 @triton.jit
-def _coloured(values, n, pixels, program, previous):
-    ops, bounds, slots = program
-    for slot in range(tl.load(bounds + 2 * n), tl.load(bounds + 2 * n + 1)):
-        op = ops + (n * slots + slot) * 2
-        values = _operated(values, tl.load(op).to(tl.int32), tl.load(op + 1), n, pixels, previous)
+def _coloured(values, code, amount, mean, n, program, previous):
+    """An operation is read while the one before it is done; so one more than there are can be read."""
+    ops, slots = program
+    ops += n * (slots + 1) * 2
+    for _ in range(slots):
+        ops += 2
+        next_code, next_amount = tl.load(ops).to(tl.int32), tl.load(ops + 1)
+        values = _operated(values, code, amount, mean, n, previous)
+        code, amount = next_code, next_amount
     return values
 
 
 @triton.jit
-def _operated(values, code, amount, n, pixels, previous):
+def _operated(values, code, amount, mean, n, previous):
     """One operation. Its code is the whole program's, so that the branches do not diverge."""
-    if code == BRIGHTNESS:
-        values = _blended(values, 0.0, amount)
+    saturates = (code == SATURATION) & (len(values) == 3)
+    if (code == CONTRAST) | (code == BRIGHTNESS) | saturates:
+        share = tl.where(saturates, 1 - amount, 0.0)
+        base = tl.where(code == CONTRAST, mean * (1 - amount), 0.0)
+        values = _blended(values, amount, _grey(values) * share + base)
     elif code == SOLARIZE:
         values = _solarized(values, amount)
     elif code == POSTERIZE:
@@ -100,16 +142,12 @@ def _operated(values, code, amount, n, pixels, previous):
     elif code == INVERT:
         values = _inverted(values)
     if len(values) == 3:
-        if code == SATURATION:
-            values = _blended(values, _grey(values), amount)
-        elif code == HUE:
+        if code == HUE:
             values = _turned(values, amount)
         elif code == GRAYSCALE:
             values = _grey_everywhere(values)
-    if previous is not None:
-        if code == CONTRAST:
-            values = _blended(values, _total(previous, n) / pixels, amount)
-        elif code == AUTOCONTRAST:
+    if previous is not None:  # noqa: SIM102  (known when the kernel is compiled, and the next when it runs)
+        if code == AUTOCONTRAST:
             values = _stretched(values, previous, n)
     return values
 
@@ -120,8 +158,7 @@ def _clamped(value):
 
 
 @triton.jit
-def _blended(values, other, factor):
-    rest = other * (1 - factor)
+def _blended(values, factor, rest):
     out = ()
     for c in tl.static_range(len(values)):
         out += (_clamped(values[c] * factor + rest),)
@@ -253,32 +290,45 @@ def in_box(box, y, x):
 
 
 @triton.jit
-def _erased(values, n, y, x, first_row, last_row, erase, seeds):
+def _erased(values, n, y, x, erase, seeds):
     boxes, scale, bias = erase
-    box = boxes + 4 * n
-    if overlaps(box, first_row, last_row):
-        hit = in_box(box, y, x)
-        out = ()
-        if seeds is None:
-            for c in tl.static_range(len(values)):
-                out += (tl.where(hit, bias[c], values[c]),)
-        else:
-            for c in tl.static_range(len(values)):
-                noise = _normal(tl.load(seeds + n), y, x, c)
-                out += (tl.where(hit, bias[c] + scale[c] * noise, values[c]),)
-        values = out
-    return values
+    hit = in_box(boxes + 4 * n, y, x)
+    out = ()
+    if seeds is None:
+        for c in tl.static_range(len(values)):
+            out += (tl.where(hit, bias[c], values[c]),)
+    else:
+        noise = _normal(tl.load(seeds + n), y, x, len(values))
+        for c in tl.static_range(len(values)):
+            out += (tl.where(hit, bias[c] + scale[c] * noise[c], values[c]),)
+    return out
 
 
 @triton.jit
 def _normal(seed, y, x, C: tl.constexpr):
-    """Standard normal noise of channel ``C``: four channels share Philox's four words; see ``reference.noise``."""
+    """Standard normal noise of ``C`` channels: four share Philox's four words; see ``reference.noise``."""
     c0, c1 = tl.broadcast(y, x)
-    words = tl.philox(seed, c0, c1, c0 * 0 + C // 4, c0 * 0)
-    uniform = ((words[C % 4 // 2 * 2] >> 8).to(tl.int32).to(tl.float32) + 1) * (1 / (1 << 24))
-    angle = (words[C % 4 // 2 * 2 + 1] >> 8).to(tl.int32).to(tl.float32) * (TURN / (1 << 24))
-    radius = tl.sqrt(tl.maximum(-2 * tl.log(uniform), 0.0))
-    return radius * (tl.cos(angle) if C % 2 == 0 else tl.sin(angle))
+    out = ()
+    for block in tl.static_range((C + 3) // 4):
+        words = tl.philox(seed, c0, c1, c0 * 0 + block, c0 * 0)
+        for pair in tl.static_range(2):
+            uniform = ((words[2 * pair] >> 8).to(tl.int32).to(tl.float32) + 1) * (1 / (1 << 24))
+            turns = (words[2 * pair + 1] >> 8).to(tl.int32).to(tl.float32) * (1 / (1 << 24))
+            radius = tl.sqrt(tl.maximum(-2 * tl.log(uniform), 0.0))
+            # The cosine is the sine of a quarter turn less; both by way of the quarter turns next to 0.
+            half = 0.5 - turns
+            quarter = tl.abs(half) - 0.25
+            sine = _sine(0.25 - tl.abs(quarter))
+            out += (radius * _sine(quarter), radius * tl.where(half < 0, -sine, sine))
+    return out
+
+
+@triton.jit
+def _sine(turns):
+    """To within 2e-7, of -1/4 to 1/4 turns: the least squares fit. ``tl.sin`` takes more than ten times as long."""
+    square = turns * turns
+    series = ((39.7097969 * square - 76.5748444) * square + 81.6022263) * square - 41.3416786
+    return (series * square + 6.28318548) * turns
 
 
 # The host's side
@@ -287,19 +337,30 @@ def _normal(seed, y, x, C: tl.constexpr):
 def arguments(finish: Finish, device: torch.device, *others: torch.Tensor) -> tuple[dict[str, Any], list[torch.Tensor]]:
     """The arguments of :func:`finished` from ``program`` on, and ``others`` on the device: all in one upload."""
     program, erase = finish.program, finish.erase
-    ops = [] if program is None else [program.ops, program.bounds[:, finish.part : finish.part + 2].contiguous()]
+    ops = [] if program is None else _part(program, finish.part)
     noisy = erase is not None and any(erase.scale)
     boxes = [] if erase is None else [erase.boxes, *([erase.seeds] if noisy else [])]
     moved = upload(device, *ops, *boxes, *others)
     on_device = iter(moved)
     previous = finish.previous
     return {
-        "program": None if program is None else (next(on_device), next(on_device), program.ops.shape[1]),
+        "program": (next(on_device), ops[0].shape[1] - 1) if ops else None,
         "previous": None if previous is None else (previous, previous.shape[-1]),
         "affine": None if finish.scale is None else (finish.scale, finish.bias),
         "erase": None if erase is None else (next(on_device), erase.scale, erase.bias),
         "seeds": next(on_device) if noisy else None,
     }, list(on_device)
+
+
+def _part(program: Program, part: int) -> list[torch.Tensor]:
+    """The operations of one part, and behind each image's at least one row of zeros, ``Op.NONE``; none if none are."""
+    start, stop = program.bounds[:, part : part + 2].long().unbind(1)
+    longest = int((stop - start).max()) if len(start) else 0
+    if longest == 0:
+        return []
+    slots = start[:, None] + torch.arange(longest + 1)
+    slots = torch.where(slots < stop[:, None], slots, program.ops.shape[1])
+    return [pad(program.ops, (0, 0, 0, 1)).take_along_dim(slots[:, :, None], 1)]
 
 
 def statistics(finish: Finish, images: int, tiles: int, device: torch.device) -> dict[str, Any]:
