@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-__all__ = ["Path", "children_of", "find", "map_movable", "put", "take_rows", "tensors"]
+__all__ = ["Path", "at", "children_of", "find", "map_movable", "put", "take_rows", "tensors"]
 
 Path = tuple[Hashable, ...]
 
@@ -66,6 +66,17 @@ def find(batch: Any, kind: type) -> dict[Path, Any]:
 
     visit(batch, ())
     return found
+
+
+def at(batch: Any, path: Path) -> Any:
+    """What lies at a path.
+
+    >>> at({"a": 1, "b": [2, 3]}, ("b", 1))
+    3
+    """
+    for key in path:
+        batch = dict(children_of(batch) or ())[key]
+    return batch
 
 
 def put(batch: Any, values: Mapping[Path, Any], path: Path = ()) -> Any:

@@ -13,8 +13,9 @@ from torchvision import tv_tensors
 from fastload.encoded import EncodedImages
 from fastload.following import followed
 from fastload.images import find_images, find_labels, is_single, remark_on_range
-from fastload.nested import Path, find, put, take_rows
+from fastload.nested import Path, at, find, put, take_rows
 from fastload.streams import NoStream, SideStream
+from fastload.targets import Targets
 from fastload.transfer import Sent, send, send_tensor
 from fastload.transforms import Compose, Key, Normalize, RandomHorizontalFlip, Transform
 from fastload.transforms.batch import Batch
@@ -34,10 +35,10 @@ class Arrival:
 class Preparation:
     """What happens to each batch of one pass on the side stream.
 
-    1. Its images are brought to the device, decoded there if they are files, and transformed.
-    2. What belongs to them follows on the host: skipped samples are taken out, boxes, masks and keypoints move with the
-       pixels, labels are mixed.
-    3. The rest is copied to the device.
+    1. All is copied to the device, but for files, and for the targets of images.
+    2. The images are decoded if they are files, and transformed.
+    3. What belongs to them follows: skipped samples are taken out, boxes, masks and keypoints move with the pixels,
+       labels are mixed. What was left on the host is copied.
     """
 
     def __init__(
@@ -59,6 +60,9 @@ class Preparation:
         if self._transform is not None:
             images = find(batch, EncodedImages) or find_images(batch)
             remark = self._remark(images)
+            if Targets.of(batch) is None:  # all copies are queued before any transform; boxes are moved on the host
+                batch = send(batch, self.side.device).batch
+                images = {path: at(batch, path) for path in images}
             batch = self._transformed(batch, images, self._transform)
             if batch is None:
                 return None

@@ -348,7 +348,7 @@ STORES = (
 for channels, full in product((1, 3, 4), (False, True)):
     numbers, coloured = ("fp32",) * channels, full and channels != 4
     finish = {
-        "program": ("*fp32", "*i32", "i32") if coloured else None,
+        "program": ("*fp32", "i32") if coloured else None,
         "previous": ("*fp32", "i32") if coloured else None,
         "affine": (numbers, numbers) if full else None,
         "erase": ("*i32", numbers, numbers) if full else None,
@@ -358,7 +358,7 @@ for channels, full in product((1, 3, 4), (False, True)):
     mix = {"mix": ("*i32", "*i32", "*fp32", "*fp32") if full else None}
     stores = STORES if channels == 3 else STORES[:4]
     for store, out in zip(stores[::2], stores[1::2]):
-        constants = store | {"C": channels, "RANGES": True, "GROUPS": 128}
+        constants = store | {"C": channels, "RANGES": True, "GROUPS": 128, "WALK": 4 if full else 1}
         compile_for_hopper(_batch_kernel, finish | mix | {"images": "*u8", "out": out}, constants)
     constants = {"C": channels, "RANGES": True, "BLOCK": 512, "DTYPE_IN": tl.uint8, "DTYPE": tl.float16}
     compile_for_hopper(_ragged_kernel, finish | {"images": "*i64", "outs": "*i64"}, constants | {"LAST_OUT": True})

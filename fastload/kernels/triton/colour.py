@@ -244,7 +244,7 @@ def _finish_batch(images: torch.Tensor, finish: Finish) -> tuple[torch.Tensor, t
     own = () if mix is None else (mix.partners, mix.boxes, mix.inside, mix.outside)
     parameters, moved = arguments(finish, images.device, *own)
     last = not out.is_contiguous()
-    group = _group(width, WORD // out.itemsize if last else GROUP)
+    group = _group(width, min(4, WORD // out.itemsize) if last else GROUP)
     words = last and group > 1
     tiles = triton.cdiv(height * width // group, GROUPS)
     measured = statistics(finish, n, tiles, images.device)

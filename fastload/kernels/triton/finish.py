@@ -51,7 +51,7 @@ CONTRAST = tl.constexpr(int(Op.CONTRAST))
 AUTOCONTRAST = tl.constexpr(int(Op.AUTOCONTRAST))
 
 STATISTICS = tl.constexpr(7)  # numbers of a tile: the sum of grey, three least values, three greatest
-CHUNK = tl.constexpr(128)  # tiles whose statistics are read at a time
+CHUNK = tl.constexpr(32)  # tiles whose statistics are read at a time: no more than a warp can add up by itself
 
 
 @triton.jit
@@ -75,8 +75,9 @@ def looked_up(n, pixels, first_row, last_row, program, previous, erase):
         code, amount = tl.load(ops).to(tl.int32), tl.load(ops + 1)
     if erase is not None:
         erased = overlaps(erase[0] + 4 * n, first_row, last_row)
-    if previous is not None:
-        mean = _total(previous, n) / pixels
+    if previous is not None:  # noqa: SIM102  (known when the kernel is compiled, and the next when it runs)
+        if code == CONTRAST:
+            mean = _total(previous, n) / pixels
     return code, amount, mean, erased
 
 
