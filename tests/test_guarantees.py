@@ -224,6 +224,7 @@ def test_g03_the_consumers_stream_waits_for_its_own_batch_only():
             torch.cuda._sleep(2_000 * HALF_A_MILLISECOND)
         return images
 
+    torch.zeros(1, dtype=torch.uint8, device="cuda").sum()  # CUDA loads a kernel when it is first used, and waits then
     iterator = iter(fl.PrefetchLoader(NumberedBatches(3), transform=slow_from_the_third_on, depth=3))
     total = next(iterator)[0].sum() + next(iterator)[0].sum()
     done = torch.cuda.Event()

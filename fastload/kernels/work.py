@@ -75,8 +75,8 @@ class Finish:
 
     In this order: part ``part`` of ``program`` (which clamps to 0 and 1 as torchvision does); ``x * scale[c] +
     bias[c]`` for each channel c if given; ``erase``; ``mix``; rounding to ``dtype``, where uint8 means 255 x, clamped
-    and rounded to the nearest. ``statistics`` asks for the statistics that the program's next part needs; those which part
-    ``part`` itself needs come in as ``previous``, as the pass before returned them.
+    and rounded to the nearest. ``statistics`` asks for the statistics that the program's next part needs; those which
+    part ``part`` itself needs come in as ``previous``, as the pass before returned them.
     """
 
     dtype: torch.dtype = torch.uint8

@@ -254,31 +254,45 @@ def test_what_cannot_be_done_is_refused(arguments, error, message):
 
 
 COMPILE = """
-import triton, triton.language as tl
+import torch
 from itertools import product
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from fastload.kernels.triton import resample as module
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+from fastload.kernels.triton.resample import resample
+from fastload.kernels.work import Erase, Finish
+from fastload.ragged import Ragged
 
-kernel = module._resample_kernel
-variants = [
-    *product(("planar", "packed", "strided"), (False, True), ("bilinear",), ((tl.uint8, tl.float16, tl.bfloat16, 4),)),
-    ("planar", True, "bicubic", (tl.uint8, tl.float16, tl.uint8, 4)),
-    ("packed", False, "nearest", (tl.uint8, tl.float16, tl.float32, 2)),
-    ("planar", True, "bilinear", (tl.float16, tl.float32, tl.float16, 0)),
-    ("packed", False, "bicubic", (tl.float32, tl.float32, tl.float32, 2)),
-    ("planar", False, "bilinear", (tl.bfloat16, tl.float32, tl.bfloat16, 0)),
-]
-for layout, padded, interpolation, (source, dot, target, group) in variants:
-    unused = dict.fromkeys(("program", "previous", "erase", "seeds", "statistics"))
-    constants = unused | {
-        "RANGES": False, "SOURCE": source, "DOT": dot, "TARGET": target, "C": 3, "FILTER": interpolation,
-        "PADDED": padded, "LAYOUT": layout, "ALIGNED": 1 if layout == "strided" else 16, "GROUP": group,
-        "TARGET_ALIGNED": 1, "NVIDIA": True, **dict(zip(("TH", "TW", "BH", "BW"), module.TILE + module.BLOCK)),
-    }
-    types = {"table": "*i64", "tiles": "i32", "tiles_x": "i32", "fill": "fp32", "affine": (("fp32",) * 3,) * 2}
-    source = ASTSource(kernel, types | dict.fromkeys(constants, "constexpr"), constexprs=constants)
-    triton.compile(source, target=GPUTarget("cuda", 90, 32), options=module.LAUNCH)
+class Hopper:
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+    def get_current_device(self):
+        return 0
+    def get_current_stream(self, device):
+        return 0
+
+def compiled(self, *args, warmup, **options):
+    for convert in ("half", "float") if "CONVERT" in options else (None,):
+        chosen = {"NVIDIA": True} if convert is None else {"CONVERT": convert}
+        assert run(self, *args, warmup=True, **(options | chosen)).asm["cubin"]
+
+driver.set_active(Hopper())
+run, JITFunction.run = JITFunction.run, compiled
+
+image = torch.zeros(3, 40, 48, dtype=torch.uint8)
+packed = image.permute(1, 2, 0).contiguous().permute(2, 0, 1)
+layouts = (image, packed, torch.zeros(3, 40, 96, dtype=torch.uint8)[..., ::2])
+inside, outside = ([0, 0, 40, 48, 32, 32, 0, 0, 0, 1], [-3, 0, 40, 48, 32, 32, 0, -2, 0, 1])
+formats = (torch.contiguous_format, torch.channels_last)
+for layout, window, memory_format in product(layouts, (inside, outside), formats):
+    finish = Finish(dtype=torch.bfloat16, memory_format=memory_format, scale=(1.0,) * 3, bias=(0.0,) * 3)
+    resample(Ragged.of([layout]), torch.tensor([window], dtype=torch.int32), (32, 32), finish=finish)
+for dtype, interpolation in product((torch.uint8, torch.float16, torch.float32), ("bicubic", "nearest")):
+    images = Ragged.of([image.to(dtype)])
+    resample(images, torch.tensor([inside], dtype=torch.int32), (32, 32), interpolation=interpolation)
+erase = Erase(torch.tensor([[1, 1, 4, 4]], dtype=torch.int32), torch.tensor([7]), (1.0,) * 3, (0.0,) * 3)
+finish = Finish(dtype=torch.float16, erase=erase)
+resample(Ragged.of([image]), torch.tensor([inside], dtype=torch.int32), (32, 32), finish=finish)
 print("compiled")
 """
 

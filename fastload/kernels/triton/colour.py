@@ -34,6 +34,9 @@ GROUP = 4  # pixels
 GROUPS = 128  # a program
 WALK = 4  # images that a program mixes, one after another
 LAUNCH = {"num_warps": 4}
+MIXED_GROUPS = 32  # a program that mixes: small ones, of which many hide each other's latency
+MIXED_LAUNCH = {"num_warps": 1}
+MIXED_REGISTERS = {"maxnreg": 64}  # on NVIDIA: what does not fit is needed for noise only
 WORD = 8  # bytes
 
 
@@ -91,7 +94,7 @@ def _batch_kernel(
         done = n - n - 1
         values = ()
         for _ in tl.static_range(C):
-            values += (tl.zeros((GROUPS, P), tl.float32),)  # type: ignore[assignment]
+            values += (tl.zeros((GROUPS, P), tl.float32),)
         while n < last:
             partner = tl.load(partners + n)
             weight_in, weight_out = tl.load(within + n), tl.load(around + n)
@@ -157,10 +160,10 @@ def _finished(source, stride_c, inside, n, pixels, y, x, rows, parameters, C: tl
     found = looked_up(n, pixels, rows[0], rows[1], program, previous, erase)
     values = ()
     for c in tl.static_range(C):
-        value = read[c].to(tl.float32)  # type: ignore[misc]
+        value = read[c].to(tl.float32)  # type: ignore[var-annotated]
         if source.dtype.element_ty == tl.uint8:
             value = tl.math.div_rn(value, 255.0)  # exactly: thresholds are often of the form k / 255
-        values += (value,)  # type: ignore[assignment]
+        values += (value,)
     return applied(values, found, n, y, x, program, previous, affine, erase, seeds)
 
 
@@ -246,9 +249,11 @@ def _finish_batch(images: torch.Tensor, finish: Finish) -> tuple[torch.Tensor, t
     last = not out.is_contiguous()
     group = _group(width, min(4, WORD // out.itemsize) if last else GROUP)
     words = last and group > 1
-    tiles = triton.cdiv(height * width // group, GROUPS)
+    walk, groups, launch = (1, GROUPS, LAUNCH) if mix is None else (WALK, MIXED_GROUPS, MIXED_LAUNCH)
+    if mix is not None and images.device.type == "cuda" and torch.version.cuda is not None:
+        launch = launch | MIXED_REGISTERS
+    tiles = triton.cdiv(height * width // group, groups)
     measured = statistics(finish, n, tiles, images.device)
-    walk = 1 if mix is None else WALK
     _batch_kernel[(triton.cdiv(n, walk) * tiles,)](
         images,
         triton.reinterpret(out, INTEGERS[group * out.itemsize]) if words else out,
@@ -265,9 +270,9 @@ def _finish_batch(images: torch.Tensor, finish: Finish) -> tuple[torch.Tensor, t
         DTYPE=DTYPES[out.dtype],
         LAST_OUT=last,
         WORDS=words,
-        GROUPS=GROUPS,
+        GROUPS=groups,
         WALK=walk,
-        **LAUNCH,
+        **launch,
     )
     return out, measured["statistics"] and measured["statistics"][0]
 

@@ -320,7 +320,7 @@ def _normal(seed, y, x, C: tl.constexpr):
             half = 0.5 - turns
             quarter = tl.abs(half) - 0.25
             sine = _sine(0.25 - tl.abs(quarter))
-            out += (radius * _sine(quarter), radius * tl.where(half < 0, -sine, sine))
+            out += (radius * _sine(quarter), radius * tl.where(half < 0, -sine, sine))  # type: ignore[assignment]
     return out
 
 

@@ -1,19 +1,17 @@
 """Crop, resize, flip and finish images of different sizes in one launch.
 
-Resampling is linear and separable: a tile of the output is ``Wy @ source @ Wx``, where Wy and Wx hold the filter's
-weights and are zero but for a band. A program makes one tile of all channels. It walks the part of the source which the
-bands cover, block by block, makes the block's weights from the filter's formula, and multiplies on tensor cores. So a
-source pixel is read once a tile, however many outputs it reaches; flips, offsets and "nearest" are just other weights.
+This is for bytes in planes, as decoders deliver them; ``resample_any`` is for the rest. A program makes a tile of the
+output of all channels, and walks the columns of the source which that tile needs, block by block. Rows are mixed tap by tap: a tap of all the tile's rows is one read, wide, mostly out of the first cache; and
+its weights are one vector. Columns, where neighbours need neighbours, are mixed by a product with a band matrix on
+tensor cores: its weights are made from the filter's formula, once for all channels. So flips, offsets and "nearest" are
+just other weights.
 
-float16 holds a byte exactly, but rounds weights. So each sum is divided by that of its rounded weights; and 128 is
-taken off each byte, which halves the rounding between the products. Floats are multiplied in three terms of tf32.
-
-Interleaved channels are not taken apart: the first product mixes rows and does not care what lies in them, and the
-second has weights for each channel that are zero where the other channels are.
+float16 holds the rows' mixture, centred on 0, and the band's weights, by whose rounded sum each output is divided.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -22,26 +20,33 @@ import triton
 import triton.language as tl
 
 from fastload.kernels.reference.resample import allocate, check, outputs
+from fastload.kernels.triton import resample_any
 from fastload.kernels.triton.finish import arguments, finished, rounded, statistics, store_statistics
+from fastload.kernels.triton.resample_any import (
+    ADDRESS,
+    CHANNEL,
+    COLUMNS,
+    HEIGHT,
+    OUTPUT,
+    PIXEL,
+    ROW,
+    WIDTH,
+    _axis,
+    _band,
+    _entry,
+    _weights,
+)
 from fastload.kernels.work import Finish
 from fastload.ragged import Ragged
 
 __all__ = ["resample"]
 
-# A tile of the output, and a block of the source: rows and columns, powers of two from 16.
-TILE = (64, 32)
-BLOCK = (64, 64)
-LAUNCH = {"num_warps": 4, "num_stages": 1}
-
-PACKED_CHANNELS = 4  # interleaved channels are multiplied together up to here; above, the zeros cost too much
-WORD = 16  # bytes that a thread reads at once
-
-ADDRESS, HEIGHT, WIDTH, CHANNEL, ROW, PIXEL = (tl.constexpr(i) for i in range(6))  # of a source, and of an output
-OUTPUT = tl.constexpr(6)  # where an output's columns begin
-WINDOW = tl.constexpr(12)  # where a window's begin, which come in pairs, y and x:
-START, LENGTH, VIRTUAL, OFFSET, FLIP = (tl.constexpr(i) for i in range(0, 10, 2))
-COLUMNS = tl.constexpr(22)
-TAPS = tl.constexpr(8)  # that are summed at a time
+TILE = (32, 32)  # of the output: rows and columns
+BLOCK = 32  # columns of the source that are mixed at a time
+STEP = 2  # taps of a column that are read at a time
+LAUNCH = {"num_warps": 2, "num_stages": 1}
+NVIDIA_LAUNCH = {"maxnreg": 168}  # on NVIDIA, so that six programs fit
+HALF_TAPS = 6  # sums of so many are rounded, in float16, by less than a thousandth of full scale
 
 
 @triton.jit
@@ -57,21 +62,19 @@ def _resample_kernel(
     seeds,
     statistics,
     RANGES: tl.constexpr,
-    SOURCE: tl.constexpr,  # dtype of sources
-    DOT: tl.constexpr,  # dtype in which they are multiplied
-    TARGET: tl.constexpr,  # and of outputs
+    TARGET: tl.constexpr,
     C: tl.constexpr,
     FILTER: tl.constexpr,
-    PADDED: tl.constexpr,  # something outside of a source is seen
-    LAYOUT: tl.constexpr,  # of channels in a source: planar, packed (interleaved) or strided
-    ALIGNED: tl.constexpr,  # elements that all rows of sources begin at multiples of
-    GROUP: tl.constexpr,  # pixels of channels_last that are stored as C words; 0 to store each value by itself
-    TARGET_ALIGNED: tl.constexpr,  # elements that all rows of outputs begin at multiples of
-    NVIDIA: tl.constexpr,
+    PADDED: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    GROUP: tl.constexpr,
+    TARGET_ALIGNED: tl.constexpr,
+    TARGET_PLANAR: tl.constexpr,  # pixels of a row of an output are neighbours in memory
+    CONVERT: tl.constexpr,
     TH: tl.constexpr,
     TW: tl.constexpr,
-    BH: tl.constexpr,
     BW: tl.constexpr,
+    STEP: tl.constexpr,
 ):
     n = tl.program_id(0) // tiles
     tile = tl.program_id(0) % tiles
@@ -83,93 +86,17 @@ def _resample_kernel(
 
     vertical = _axis(row, 0, y, first_y, height, TH, FILTER)
     horizontal = _axis(row, 1, x, first_x, width, TW, FILTER)
-    values = _products(
-        row, vertical, horizontal, fill, SOURCE, DOT, C, FILTER, PADDED, LAYOUT, ALIGNED, NVIDIA, TH, TW, BH, BW
-    )
+    values = _products(row, vertical, horizontal, fill, C, FILTER, PADDED, ALIGNED, CONVERT, TH, TW, BW, STEP)
     last_y = tl.minimum(first_y + TH, height) - 1
     values = finished(
         values, n, height * width, y[:, None], x[None, :], first_y, last_y, program, previous, affine, erase, seeds
     )
     if statistics is not None:
         store_statistics(values, inside, n, tile, statistics, RANGES)
-    if GROUP == 0:
-        _store(row, values, y, x, inside, TARGET, TARGET_ALIGNED)
+    if GROUP > 0:
+        _store_interleaved(row, values, first_y, first_x, height, width, TARGET, GROUP, TH, TW)
     else:
-        _store_words(row, values, y, first_x, height, width, TARGET, GROUP, TH, TW)
-
-
-@triton.jit
-def _entry(row, column):
-    return tl.load(row + column).to(tl.int32)
-
-
-@triton.jit
-def _axis(row, AXIS: tl.constexpr, at, first, size, TILE: tl.constexpr, FILTER: tl.constexpr):
-    """Of outputs ``at`` along one axis: which taps (pixels of the box) they all need of the image; and their filter."""
-    window = row + WINDOW + AXIS
-    start, length, virtual = _entry(window, START), _entry(window, LENGTH), _entry(window, VIRTUAL)
-    from_tap, to_tap = tl.maximum(-start, 0), tl.minimum(length, _entry(row, HEIGHT + AXIS) - start)
-    # Output i is pixel ``side * i + shift`` of the resized box.
-    flip = _entry(window, FLIP) != 0
-    side = tl.where(flip, -1, 1)
-    shift = tl.where(flip, size - 1, 0) + _entry(window, OFFSET)
-    position = side * at + shift
-
-    scale = tl.div_rn(length.to(tl.float32), virtual.to(tl.float32))
-    stretch = tl.maximum(scale, 1.0)
-    centre = (position + 0.5) * scale
-    support = stretch * (2.0 if FILTER == "bicubic" else 1.0)
-    inverse = 1 / stretch
-    if FILTER == "nearest":
-        centre = tl.minimum(tl.floor(position * scale), length - 1.0) + 0.5
-        support, inverse = stretch + 1, 1.0
-
-    last = tl.minimum(first + TILE, size) - 1
-    one, other = side * first + shift, side * last + shift
-    least, greatest = tl.maximum(tl.minimum(one, other), 0), tl.minimum(tl.maximum(one, other), virtual - 1)
-    low = tl.maximum(((least + 0.5) * scale - support + 0.5).to(tl.int32), from_tap)
-    high = tl.minimum(((greatest + 0.5) * scale + support + 0.5).to(tl.int32), to_tap)
-    present = (position >= 0) & (position < virtual)
-    return (start, low, high, from_tap, to_tap), (centre, inverse, support, length, present)
-
-
-@triton.jit
-def _shares(extent, band, FILTER: tl.constexpr, DOT: tl.constexpr):
-    """One over the sum of each output's weights; and the share of that sum which lies in the image, not in ``fill``."""
-    _, _, _, from_tap, to_tap = extent
-    centre, inverse, support, length, present = band
-    begin = (centre - support + 0.5).to(tl.int32)
-    total, seen = tl.zeros(centre.shape, tl.float32), tl.zeros(centre.shape, tl.float32)
-    for step in range(0, (2 * support).to(tl.int32) + 2, TAPS):
-        tap = (begin + step)[:, None] + tl.arange(0, TAPS)[None, :]
-        distance = (tap - centre[:, None] + 0.5) * inverse
-        weight = _weights(distance, (tap >= 0) & (tap < length), inverse, FILTER).to(DOT).to(tl.float32)
-        total += tl.sum(weight, 1)
-        seen += tl.sum(tl.where((tap >= from_tap) & (tap < to_tap), weight, 0.0), 1)
-    share = tl.where(present, 1 / tl.where(total == 0, 1.0, total), 0.0)
-    return share, seen * share
-
-
-@triton.jit
-def _weights(distance, inside, inverse, FILTER: tl.constexpr):
-    """Of taps at these distances, so that they add up to about 1: exactly is for ``share``."""
-    if FILTER == "bilinear":
-        weight = tl.maximum(tl.where(inside, inverse, -1.0) - tl.abs(distance * inverse), 0.0)
-    elif FILTER == "bicubic":
-        d = tl.abs(distance)
-        near = (1.5 * d - 2.5) * d * d + 1
-        far = ((2.5 - 0.5 * d) * d - 4) * d + 2
-        weight = tl.where(d < 1, near, tl.where(d < 2, far, 0.0)) * tl.where(inside, inverse, 0.0)
-    else:
-        weight = tl.where(distance == 0, tl.where(inside, 1.0, 0.0), 0.0)
-    return weight
-
-
-@triton.jit
-def _band(tap, first, centre, inverse, from_tap, to_tap, FILTER: tl.constexpr):
-    """The weights of taps from ``first`` on. Two vectors take most of the work, and lose little, being near 0."""
-    distance = (tap - first + 0.5) * inverse - (centre - first) * inverse
-    return _weights(distance, (tap >= from_tap) & (tap < to_tap), inverse, FILTER)
+        _store_values(row, values, y, x, height, width, TARGET, TARGET_ALIGNED, TARGET_PLANAR)
 
 
 @triton.jit
@@ -178,67 +105,62 @@ def _products(
     vertical,
     horizontal,
     fill,
-    SOURCE: tl.constexpr,
-    DOT: tl.constexpr,
     C: tl.constexpr,
     FILTER: tl.constexpr,
     PADDED: tl.constexpr,
-    LAYOUT: tl.constexpr,
     ALIGNED: tl.constexpr,
-    NVIDIA: tl.constexpr,
+    CONVERT: tl.constexpr,
     TH: tl.constexpr,
     TW: tl.constexpr,
-    BH: tl.constexpr,
     BW: tl.constexpr,
+    STEP: tl.constexpr,
 ):
     """The tile's values from 0 to 1, a tensor for each channel."""
-    pack: tl.constexpr = C if LAYOUT == "packed" else 1  # elements of a plane that are one pixel
-    planes: tl.constexpr = 1 if LAYOUT == "packed" else C
     extent_y, band_y = vertical
     extent_x, band_x = horizontal
-    top, low_y, high_y, from_y, to_y = extent_y
     left, low_x, high_x, from_x, to_x = extent_x
-    centre_y, inverse_y = band_y[0], band_y[1]
     centre_x, inverse_x = band_x[0], band_x[1]
 
-    source = tl.load(row + ADDRESS).to(tl.pointer_type(SOURCE))
-    source = tl.multiple_of(source, ALIGNED * (SOURCE.primitive_bitwidth // 8))
-    stride_c = tl.multiple_of(tl.load(row + CHANNEL), ALIGNED if LAYOUT == "planar" else 1)
+    source = tl.multiple_of(tl.load(row + ADDRESS).to(tl.pointer_type(tl.uint8)), ALIGNED)
+    stride_c = tl.multiple_of(tl.load(row + CHANNEL), ALIGNED)
     stride_y = tl.multiple_of(tl.load(row + ROW), ALIGNED)
-    stride_x = tl.load(row + PIXEL).to(tl.int32) if LAYOUT == "strided" else 1
-    first = tl.multiple_of((left + low_x) * pack & -ALIGNED, ALIGNED)
-    end = (left + high_x) * pack
+    last_y = _entry(row, HEIGHT) - 1
+    first = tl.multiple_of((left + low_x) & -ALIGNED, ALIGNED)
+    end = left + high_x
     readable_end = tl.multiple_of((end + ALIGNED - 1) & -ALIGNED, ALIGNED)
 
     out = ()
     for _ in tl.static_range(C):
         out += (tl.zeros((TH, TW), tl.float32),)  # type: ignore[assignment]
     for block_x in range(first, end, BW):
-        element = block_x + tl.arange(0, BW)
-        tap_x = (element // pack - left)[:, None]
-        shared = _band(tap_x, block_x // pack - left, centre_x[None, :], inverse_x, from_x, to_x, FILTER).to(DOT)
-        across = ()
-        for c in tl.static_range(pack):
-            across += (tl.where((element % pack == c)[:, None], shared, 0.0),)  # type: ignore[assignment]
-        for block_y in range(low_y, high_y, BH):
-            line = block_y + tl.arange(0, BH)
-            at = source + (top + line).to(tl.int64)[:, None] * stride_y + (element * stride_x)[None, :]
-            readable = (line < high_y)[:, None] & (element < readable_end)[None, :]
-            blocks = ()
-            for c in tl.static_range(planes):
-                blocks += (tl.load(at + c * stride_c, readable, 0),)  # type: ignore[assignment]
-            down = _band(line[None, :], block_y, centre_y[:, None], inverse_y, from_y, to_y, FILTER).to(DOT)
-            more = ()
-            for c in tl.static_range(C):
-                if c < planes:
-                    mixed = _mixed(down, blocks[c], element < (left + to_x) * pack, NVIDIA)
-                more += (_dot(mixed, across[c if pack > 1 else 0], out[c]),)  # type: ignore[assignment]
-            out = more
+        column = block_x + tl.arange(0, BW)
+        across = _band((column - left)[:, None], block_x - left, centre_x[None, :], inverse_x, from_x, to_x, FILTER).to(
+            tl.float16
+        )
+        mixed = _mixed(
+            source + column,
+            column < readable_end,
+            stride_c,
+            stride_y,
+            last_y,
+            extent_y,
+            band_y,
+            C,
+            FILTER,
+            CONVERT,
+            TH,
+            BW,
+            STEP,
+        )
+        more = ()
+        for c in tl.static_range(C):
+            more += (tl.dot(mixed[c], across, out[c]),)  # type: ignore[assignment]
+        out = more
 
-    share_y, seen_y = _shares(extent_y, band_y, FILTER, DOT)
-    share_x, seen_x = _shares(extent_x, band_x, FILTER, DOT)
-    middle: tl.constexpr = 128.0 / 255 if SOURCE.is_uint8() else 0.0
-    unit: tl.constexpr = 1.0 / 255 if SOURCE.is_uint8() else 1.0
+    share_y, seen_y = _sums(extent_y, band_y, FILTER, tl.float16 if CONVERT == "half" else tl.float32)
+    share_x, seen_x = _sums(extent_x, band_x, FILTER, tl.float16)
+    unit: tl.constexpr = 1.0 / 255 if CONVERT == "half" else 256.0 / 255
+    middle: tl.constexpr = 128.0 / 255
     share = (share_y * unit)[:, None] * share_x[None, :]
     base = middle
     if PADDED:
@@ -250,65 +172,149 @@ def _products(
 
 
 @triton.jit
-def _mixed(down, block, inside, NVIDIA: tl.constexpr):
-    """The rows of a block of the source mixed into rows of the output."""
-    if block.dtype == tl.uint8:
-        block = _centred(block, NVIDIA)
+def _taps(band, FILTER: tl.constexpr):
+    """Each output's first tap, and how many taps at most have a weight."""
+    centre, _, support, _, _ = band
+    if FILTER == "nearest":
+        begin, taps = (centre - 0.5).to(tl.int32), 1
     else:
-        block = block.to(down.dtype)
-        # What lies behind a row's end may be no number, which zero weights would not silence.
-        block = tl.where(inside[None, :], block, 0.0)
-    return _dot(down, block, tl.zeros((down.shape[0], block.shape[1]), tl.float32)).to(down.dtype)
+        begin, taps = (centre - support + 0.5).to(tl.int32), tl.ceil(2 * support).to(tl.int32)
+    return begin, taps
 
 
 @triton.jit
-def _centred(block, NVIDIA: tl.constexpr):
-    """Bytes less 128 in float16: 0x6400 and a byte are the bits of 1024 and the byte."""
-    if NVIDIA:
-        block = tl.inline_asm_elementwise(
+def _sums(extent, band, FILTER: tl.constexpr, DOT: tl.constexpr):
+    """One over the sum of each output's weights; and the share of that sum which lies in the image, not in ``fill``."""
+    _, _, _, from_tap, to_tap = extent
+    centre, inverse, _, length, present = band
+    begin, taps = _taps(band, FILTER)
+    total, seen = tl.zeros(centre.shape, tl.float32), tl.zeros(centre.shape, tl.float32)
+    for k in range(taps):
+        tap = begin + k
+        weight = _weights((tap - centre + 0.5) * inverse, (tap >= 0) & (tap < length), inverse, FILTER)
+        weight = weight.to(DOT).to(tl.float32)
+        total += weight
+        seen += tl.where((tap >= from_tap) & (tap < to_tap), weight, 0.0)
+    share = tl.where(present, 1 / tl.where(total == 0, 1.0, total), 0.0)
+    return share, seen * share
+
+
+@triton.jit
+def _mixed(
+    columns,  # of the first row: pointers
+    readable,
+    stride_c,
+    stride_y,
+    last_y,
+    extent,
+    band,
+    C: tl.constexpr,
+    FILTER: tl.constexpr,
+    CONVERT: tl.constexpr,
+    TH: tl.constexpr,
+    BW: tl.constexpr,
+    STEP: tl.constexpr,
+):
+    """Rows of the source mixed into rows of the output, for a block of columns: float16, around 0."""
+    top, _, _, from_tap, to_tap = extent
+    centre, inverse = band[0], band[1]
+    begin, taps = _taps(band, FILTER)
+    total = tl.zeros((TH,), tl.float32)
+    sums = ()
+    for _ in tl.static_range(C):
+        sums += (tl.zeros((TH, BW), tl.float16 if CONVERT == "half" else tl.float32),)  # type: ignore[assignment]
+    for step in range(0, taps, STEP):
+        blocks, weights = (), ()
+        for k in tl.static_range(STEP):
+            tap = begin + (step + k)
+            # Behind an image's edges, where weights are 0, its edges are read.
+            line = tl.minimum(tl.maximum(top + tap, 0), last_y)
+            at = columns[None, :] + line.to(tl.int64)[:, None] * stride_y
+            for c in tl.static_range(C):
+                blocks += (tl.load(at + c * stride_c, readable[None, :]),)  # type: ignore[assignment]
+            inside = (tap >= from_tap) & (tap < to_tap)
+            weights += (_weights((tap - centre + 0.5) * inverse, inside, inverse, FILTER),)  # type: ignore[assignment]
+        for k in tl.static_range(STEP):
+            total += weights[k]
+            more = ()
+            for c in tl.static_range(C):
+                more += (_added(sums[c], weights[k][:, None], blocks[k * C + c], CONVERT),)  # type: ignore[assignment]
+            sums = more
+    mixed = ()
+    for c in tl.static_range(C):
+        mixed += ((sums[c] if CONVERT == "half" else sums[c] - (128.5 * total)[:, None]).to(tl.float16),)  # type: ignore[assignment]
+    return mixed
+
+
+@triton.jit
+def _added(total, weight, block, CONVERT: tl.constexpr):
+    if CONVERT == "half":
+        weight = tl.broadcast(weight.to(tl.float16), block)[0]
+        total = tl.inline_asm_elementwise(
             """
             {
-            .reg .b32 less;
+            .reg .b32 low, high, less;
             mov.b32 less, 0x64806480;
-            prmt.b32 $0, $2, 0x64646464, 0x4140;
-            prmt.b32 $1, $2, 0x64646464, 0x4342;
-            sub.f16x2 $0, $0, less;
-            sub.f16x2 $1, $1, less;
+            prmt.b32 low, $2, 0x64646464, 0x4140;
+            prmt.b32 high, $2, 0x64646464, 0x4342;
+            sub.f16x2 low, low, less;
+            sub.f16x2 high, high, less;
+            fma.rn.f16x2 $0, low, $3, $5;
+            fma.rn.f16x2 $1, high, $4, $6;
             }
             """,
-            "=r,=r,r",
-            [block],
+            "=&r,=&r,r,r,r,r,r",
+            [block, weight, total],
             dtype=tl.float16,
             is_pure=True,
             pack=4,
         )
     else:
-        block = (block.to(tl.int16) | 0x6400).to(tl.float16, bitcast=True) - 1152.0
-    return block
+        total += weight * _value(block, CONVERT)
+    return total
 
 
 @triton.jit
-def _dot(a, b, total):
-    return tl.dot(a, b, total, input_precision="tf32" if a.dtype == tl.float16 else "tf32x3")
+def _value(block, CONVERT: tl.constexpr):
+    """128 + byte / 256 in float32, whose bits are 0x4300 and the byte and 00: conversions have a fourth of the rate."""
+    if CONVERT == "float":
+        value = tl.inline_asm_elementwise(
+            """
+            prmt.b32 $0, $4, 0x43000000, 0x7404;
+            prmt.b32 $1, $4, 0x43000000, 0x7414;
+            prmt.b32 $2, $4, 0x43000000, 0x7424;
+            prmt.b32 $3, $4, 0x43000000, 0x7434;
+            """,
+            "=&r,=&r,=&r,=&r,r",
+            [block],
+            dtype=tl.float32,
+            is_pure=True,
+            pack=4,
+        )
+    else:
+        value = block.to(tl.float32) * (1 / 256) + 128.0
+    return value
 
 
 @triton.jit
-def _store(row, values, y, x, inside, TARGET: tl.constexpr, ALIGNED: tl.constexpr):
+def _store_values(row, values, y, x, height, width, TARGET: tl.constexpr, ALIGNED: tl.constexpr, PLANAR: tl.constexpr):
     row += OUTPUT
     target = tl.load(row + ADDRESS).to(tl.pointer_type(TARGET))
     target = tl.multiple_of(target, ALIGNED * (TARGET.primitive_bitwidth // 8))
     stride_c = tl.multiple_of(tl.load(row + CHANNEL), ALIGNED)
     stride_y = tl.multiple_of(tl.load(row + ROW), ALIGNED)
-    at = target + y.to(tl.int64)[:, None] * stride_y + (x * tl.load(row + PIXEL))[None, :]
+    inside = (y < height)[:, None] & (x < width // ALIGNED * ALIGNED)[None, :]
+    # If it is not known that pixels are neighbours, threads go down columns, and each store is one of few bytes.
+    at = target + y.to(tl.int64)[:, None] * stride_y + (x if PLANAR else x * tl.load(row + PIXEL))[None, :]
     for c in tl.static_range(len(values)):
         tl.store(at + c * stride_c, rounded(values[c], TARGET), inside)
 
 
 @triton.jit
-def _store_words(
+def _store_interleaved(
     row,
     values,
-    y,
+    first_y,
     first_x,
     height,
     width,
@@ -317,37 +323,45 @@ def _store_words(
     TH: tl.constexpr,
     TW: tl.constexpr,
 ):
-    """Interleaved: ``GROUP`` pixels are C words of as many values, wide enough for memory."""
+    """``GROUP`` pixels are C words of as many values, wide enough for memory."""
     channels: tl.constexpr = len(values)
     bits: tl.constexpr = TARGET.primitive_bitwidth
-    word_type: tl.constexpr = tl.int64 if GROUP * bits == 64 else tl.int32
-    value_type: tl.constexpr = tl.uint8 if bits == 8 else tl.uint16 if bits == 16 else tl.uint32
-    parts = ()
+    word_type: tl.constexpr = tl.uint8 if bits == 8 else tl.uint16 if bits == 16 else tl.uint32
+    words = ()
     for c in tl.static_range(channels):
-        parts += _parted(rounded(values[c], TARGET).to(value_type, bitcast=True), GROUP, TH, TW)
-    x = first_x // GROUP + tl.arange(0, TW // GROUP)
+        words += (rounded(values[c], TARGET).to(word_type, bitcast=True),)  # type: ignore[assignment]
+    words = _paired(words)
+    if GROUP == 4:
+        words = _paired(words)
+    # One index for rows and columns: of two, Triton would let neighbouring threads go down columns.
+    groups: tl.constexpr = TW // GROUP
+    word = tl.arange(0, TH * groups)
+    y, x = first_y + word // groups, first_x // GROUP + word % groups
     row += OUTPUT
-    target = tl.load(row + ADDRESS).to(tl.pointer_type(word_type))
-    at = target + y.to(tl.int64)[:, None] * (tl.load(row + ROW) // GROUP) + (x * channels)[None, :]
-    inside = (y < height)[:, None] & (x < width // GROUP)[None, :]
-    for w in tl.static_range(channels):
-        word = tl.zeros((TH, TW // GROUP), word_type)
-        for i in tl.static_range(GROUP):
-            word |= parts[(w * GROUP + i) % channels * GROUP + (w * GROUP + i) // channels].to(word_type) << (i * bits)
-        tl.store(at + w, word, inside)
+    target = tl.load(row + ADDRESS).to(tl.pointer_type(words[0].dtype))
+    at = target + y.to(tl.int64) * (tl.load(row + ROW) // GROUP) + x * channels
+    inside = (y < height) & (x < width // GROUP)
+    for c in tl.static_range(channels):
+        tl.store(at + c, tl.reshape(words[c], (TH * groups,)), inside)
 
 
 @triton.jit
-def _parted(values, GROUP: tl.constexpr, TH: tl.constexpr, TW: tl.constexpr):
-    """Every ``GROUP``-th column, from the first, the second, ..."""
-    if GROUP == 2:
-        parts = tl.split(tl.reshape(values, (TH, TW // 2, 2)))
-    else:
-        even, odd = tl.split(tl.reshape(values, (TH, TW // 4, 2, 2)))
-        first, third = tl.split(even)
-        second, fourth = tl.split(odd)
-        parts = (first, second, third, fourth)
-    return parts
+def _paired(words):
+    """C tensors of values, a channel each, as C tensors of words twice as wide, half as many, in order of memory."""
+    rows: tl.constexpr = words[0].shape[0]
+    columns: tl.constexpr = words[0].shape[1] // 2
+    bits: tl.constexpr = words[0].dtype.primitive_bitwidth
+    wide: tl.constexpr = tl.uint16 if bits == 8 else tl.uint32 if bits == 16 else tl.uint64
+    even, odd = (), ()
+    for c in tl.static_range(len(words)):
+        one, other = tl.split(tl.reshape(words[c], (rows, columns, 2)))
+        even += (one.to(wide),)
+        odd += (other.to(wide),)
+    halves = even + odd
+    paired = ()
+    for c in tl.static_range(len(words)):
+        paired += (halves[2 * c] | (halves[2 * c + 1] << bits),)
+    return paired
 
 
 def resample(
@@ -361,6 +375,8 @@ def resample(
 ) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     """See :func:`fastload.kernels.resample`."""
     check(images, windows, interpolation, finish)
+    if images.dtype is not torch.uint8 or resample_any.layout_of(images.table.numpy(), images.channels) != "planar":
+        return resample_any.resample(images, windows, size, interpolation=interpolation, fill=fill, finish=finish)
     outs = allocate(images, size, finish)
     table = torch.cat([images.table, outs.table, windows], 1)
     height, width = outs.sizes.amax(0).tolist() if len(outs) else (0, 0)
@@ -369,66 +385,40 @@ def resample(
     shared, (on_device,) = arguments(finish, images.device, table)
     shared |= statistics(finish, len(images), tiles, images.device)
     if len(images) * tiles:
+        options = _variant(images, windows, outs, interpolation)
         _resample_kernel[(len(images) * tiles,)](
-            on_device,
-            tiles,
-            tiles_x,
-            fill,
-            **shared,
-            **_variant(images, windows, outs),
-            FILTER=interpolation,
-            **dict(zip(("TH", "TW", "BH", "BW"), TILE + BLOCK, strict=True)),
-            **LAUNCH,
+            on_device, tiles, tiles_x, fill, **shared, **options, FILTER=interpolation, **LAUNCH
         )
     return outputs(outs), shared["statistics"] and shared["statistics"][0]
 
 
-TYPES = {torch.uint8: tl.uint8, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
-GROUPS = {1: 4, 2: 4, 4: 2}  # pixels, by bytes of a value
-
-
-def _variant(images: Ragged, windows: torch.Tensor, outs: Ragged) -> dict[str, Any]:
+def _variant(images: Ragged, windows: torch.Tensor, outs: Ragged, interpolation: str) -> dict[str, Any]:
     """What the kernel is compiled for."""
-    source, target, window = images.table.numpy(), outs.table.numpy(), windows.numpy()
-    layout = _layout(source, images.channels)
-    return {
-        "SOURCE": TYPES[images.dtype],
-        "DOT": tl.float16 if images.dtype is torch.uint8 else tl.float32,
-        "TARGET": TYPES[outs.dtype],
-        "C": images.channels,
-        "NVIDIA": images.device.type == "cuda" and torch.version.cuda is not None,
-        "PADDED": _padded(source, target, window),
-        "LAYOUT": layout,
-        "ALIGNED": 1 if layout == "strided" else _aligned(source, images.dtype.itemsize),
-        "GROUP": _group(target, images.channels, outs.dtype.itemsize),
-        "TARGET_ALIGNED": _aligned(target, outs.dtype.itemsize) if (target[:, PIXEL.value] == 1).all() else 1,
-    }
+    options = resample_any.variant_of(images, windows, outs)
+    for name in ("SOURCE", "DOT", "LAYOUT"):
+        del options[name]
+    target = outs.table.numpy()
+    planar = bool((target[:, PIXEL.value] == 1).all())
+    if planar:
+        options["TARGET_ALIGNED"] = _aligned(target, outs.dtype.itemsize)
+    nvidia = options.pop("NVIDIA")
+    tile = {"TH": TILE[0], "TW": TILE[1], "BW": BLOCK, "STEP": STEP, "TARGET_PLANAR": planar}
+    if not nvidia:
+        return options | tile | {"CONVERT": "plain"}
+    convert = "half" if _most_taps(windows, interpolation) <= HALF_TAPS else "float"
+    return options | tile | {"CONVERT": convert} | NVIDIA_LAUNCH
 
 
-def _layout(table: np.ndarray[Any, Any], channels: int) -> str:
-    channel, _, pixel = table[:, CHANNEL.value :].T
-    if (pixel == 1).all():
-        return "planar"
-    return "packed" if ((channel == 1) & (pixel == channels)).all() and channels <= PACKED_CHANNELS else "strided"
+def _most_taps(windows: torch.Tensor, interpolation: str) -> int:
+    """How many rows of a source at most are mixed into a row of its output."""
+    if interpolation == "nearest":
+        return 1
+    scale = float((windows[:, 2] / windows[:, 4]).max())
+    return math.ceil(2 * max(scale, 1.0) * (2 if interpolation == "bicubic" else 1))
 
 
 def _aligned(table: np.ndarray[Any, Any], itemsize: int) -> int:
-    """How many elements each row of each image begins at a multiple of: a word's worth, or 1."""
-    channel, row, pixel = table[:, CHANNEL.value :].T * itemsize
-    bits = np.bitwise_or.reduce(table[:, ADDRESS.value] | row | np.where(pixel == itemsize, channel, 0), initial=0)
-    return WORD // itemsize if bits % WORD == 0 else 1
-
-
-def _group(table: np.ndarray[Any, Any], channels: int, itemsize: int) -> int:
-    address, _, width, channel, row, pixel = table.T
-    group = GROUPS[itemsize]
-    interleaved = (channel == 1) & (pixel == channels) & (pixel > 1)
-    whole = ((width | row) % group == 0) & (address % (group * itemsize) == 0)
-    return group if (interleaved & whole).all() else 0
-
-
-def _padded(source: np.ndarray[Any, Any], target: np.ndarray[Any, Any], window: np.ndarray[Any, Any]) -> bool:
-    """Whether a box reaches outside of its image, or an output outside of its resized box."""
-    start, length, virtual, offset = (window[:, i : i + 2] for i in range(0, 8, 2))
-    outside = (start < 0) | (start + length > source[:, 1:3]) | (offset < 0) | (offset + target[:, 1:3] > virtual)
-    return bool(outside.any())
+    """How many elements each row of each image begins at, and is long, a multiple of: a word's worth at most."""
+    address, _, width, channel, row, _ = table.T
+    bits = int(np.bitwise_or.reduce(address | (width | channel | row) * itemsize, initial=resample_any.WORD))
+    return (bits & -bits) // itemsize
