@@ -1,10 +1,10 @@
 """Crop, resize, flip and finish images of different sizes in one launch.
 
 This is for bytes in planes, as decoders deliver them; ``resample_any`` is for the rest. A program makes a tile of the
-output of all channels, and walks the columns of the source which that tile needs, block by block. Rows are mixed tap by tap: a tap of all the tile's rows is one read, wide, mostly out of the first cache; and
-its weights are one vector. Columns, where neighbours need neighbours, are mixed by a product with a band matrix on
-tensor cores: its weights are made from the filter's formula, once for all channels. So flips, offsets and "nearest" are
-just other weights.
+output of all channels, and walks the columns of the source which that tile needs, block by block. Rows are mixed tap by
+tap: a tap of all the tile's rows is one read, wide, mostly out of the first cache; and its weights are one vector.
+Columns, where neighbours need neighbours, are mixed by a product with a band matrix on tensor cores: its weights are
+made from the filter's formula, once for all channels. So flips, offsets and "nearest" are just other weights.
 
 float16 holds the rows' mixture, centred on 0, and the band's weights, by whose rounded sum each output is divided.
 """
