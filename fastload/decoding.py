@@ -89,8 +89,8 @@ class Arena:
 
     def decode(self, rows: np.ndarray) -> None:
         device = self.block.device
-        # JPEG engines heed no order of work: they write as soon as they are called. So the memory must be idle, and what
-        # the allocator gives out on this stream is, as soon as the stream is: its last readers were queued there.
+        # JPEG engines heed no order of work: they write as soon as they are called. So the memory must be idle, and
+        # what the allocator gives out on this stream is, once the stream is: its last readers were queued there.
         wait_for_current_stream(device)
         if (hardware := engines(device)) is None:
             decoded = _library_decoder()([self.files.file(row) for row in rows], device)
