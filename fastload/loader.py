@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from numbers import Integral
 from typing import Any
 
@@ -95,7 +97,8 @@ class PrefetchLoader:
         if isinstance(self.loader, Iterator) and (live := self._live_pass()):
             return live  # as iter() of an iterator is itself
         self._end_passes_that_share_an_iterator()
-        batches = iter(self.loader)
+        with _garbage_kept_from_workers():
+            batches = iter(self.loader)
         self._side.follow_consumer()
         # The last pass's room knows which batches the consumer may still hold: memory is bounded across epochs too.
         room = self._spare.pop() if self._spare else Room(self.depth)
@@ -149,6 +152,23 @@ class PrefetchLoader:
         for owner in [self.loader] if hasattr(self.loader, "set_epoch") else samplers:
             if callable(set_epoch := getattr(owner, "set_epoch", None)):
                 set_epoch(epoch)
+
+
+@contextmanager
+def _garbage_kept_from_workers() -> Iterator[None]:
+    """Let workers that are forked now not collect the garbage that they inherit.
+
+    Batches may be in it, and a worker that frees memory of which the allocator has been told a stream is aborted: CUDA
+    cannot be used after a fork.
+    """
+    if gc.get_freeze_count():  # somebody else has seen to it
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _share(loader: Any) -> tuple[int, int]:

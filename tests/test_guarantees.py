@@ -623,6 +623,22 @@ def test_g06_no_pinned_block_is_left_behind():
     assert pinned == pinned[:1] * 5
 
 
+class Collecting(Numbered):
+    def __getitem__(self, index):
+        gc.collect()
+        return super().__getitem__(index)
+
+
+@pytest.mark.gpu
+def test_g06_workers_survive_batches_among_the_garbage_that_they_inherit():
+    for _ in range(2):
+        loader = fl.PrefetchLoader(DataLoader(Collecting(8), batch_size=4, num_workers=2))
+        for batch in loader:
+            cycle = [batch]
+            cycle.append(cycle)
+        del batch, cycle
+
+
 # G7: structure
 
 

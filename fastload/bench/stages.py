@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -96,6 +97,7 @@ def _fastload(source: Source, workers: int, collate_fn: Callable[[Any], Any]) ->
 
 
 def _loader(dataset: Dataset[Any], source: Source, workers: int, collate_fn: Callable[[Any], Any]) -> DataLoader[Any]:
+    gc.collect()  # a worker that inherits batches as garbage is aborted when it collects them
     return DataLoader(
         dataset,
         batch_size=source.batch,
