@@ -159,11 +159,8 @@ def _garbage_kept_from_workers() -> Iterator[None]:
     """Let workers that are forked now not collect the garbage that they inherit.
 
     Batches may be in it, and a worker that frees memory of which the allocator has been told a stream is aborted: CUDA
-    cannot be used after a fork.
+    cannot be used after a fork. What the user may have frozen is thawed too; how much that was, Python does not tell.
     """
-    if gc.get_freeze_count():  # somebody else has seen to it
-        yield
-        return
     gc.freeze()
     try:
         yield

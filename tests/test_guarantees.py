@@ -224,7 +224,8 @@ def test_g03_the_consumers_stream_waits_for_its_own_batch_only():
             torch.cuda._sleep(2_000 * HALF_A_MILLISECOND)
         return images
 
-    torch.zeros(1, dtype=torch.uint8, device="cuda").sum()  # CUDA loads a kernel when it is first used, and waits then
+    like_a_batch = torch.zeros(16, 3, 64, 64, dtype=torch.uint8, device="cuda")
+    like_a_batch.sum() + like_a_batch.sum()  # CUDA loads a kernel when it is first used, and waits for the device then
     iterator = iter(fl.PrefetchLoader(NumberedBatches(3), transform=slow_from_the_third_on, depth=3))
     total = next(iterator)[0].sum() + next(iterator)[0].sum()
     done = torch.cuda.Event()
@@ -623,18 +624,29 @@ def test_g06_no_pinned_block_is_left_behind():
     assert pinned == pinned[:1] * 5
 
 
+class Untouchable:
+    """What a worker must not collect."""
+
+    def __init__(self):
+        self.owner = os.getpid()
+
+    def __del__(self):
+        if os.getpid() != self.owner:
+            os.abort()
+
+
 class Collecting(Numbered):
     def __getitem__(self, index):
         gc.collect()
         return super().__getitem__(index)
 
 
-@pytest.mark.gpu
-def test_g06_workers_survive_batches_among_the_garbage_that_they_inherit():
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_g06_workers_leave_the_garbage_that_they_inherit_alone(device):
     for _ in range(2):
-        loader = fl.PrefetchLoader(DataLoader(Collecting(8), batch_size=4, num_workers=2))
-        for batch in loader:
-            cycle = [batch]
+        wrapped = DataLoader(Collecting(8), batch_size=4, num_workers=2)
+        for batch in fl.PrefetchLoader(wrapped, device=device):
+            cycle = [batch, Untouchable()]
             cycle.append(cycle)
         del batch, cycle
 
