@@ -66,7 +66,7 @@ class Arena:
         sizes = np.where(self.planar, CHANNELS * self.planes, table[:, 1])
         ends = np.cumsum(_aligned(sizes, IMAGE_ALIGNMENT))
         self.starts = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
-        self.block = torch.empty(int(ends[-1]) if len(ends) else 1, dtype=torch.uint8, device=device)
+        self.block = torch.empty(_roomy(int(ends[-1]) if len(ends) else 1), dtype=torch.uint8, device=device)
         addresses = self.block.data_ptr() + self.starts
         planar = self.planar
         strides = [np.where(planar, self.planes, 1), self.pitches, np.where(planar, 1, CHANNELS)]
@@ -121,6 +121,16 @@ class Arena:
     def _put(self, rows: np.ndarray, images: Sequence[torch.Tensor]) -> None:
         for row, image in zip(rows.tolist(), images, strict=True):
             self.images[row].copy_(image, non_blocking=True)
+
+
+def _roomy(size: int) -> int:
+    """``size`` rounded up to one of eight steps between powers of two.
+
+    Batches differ a little in size. With as many sizes as batches the allocator would often find no block of an earlier
+    batch that fits, and ask CUDA for memory, which can make the device wait.
+    """
+    step = 1 << max(size.bit_length() - 4, 0)
+    return -(-size // step) * step
 
 
 def _aligned(sizes: np.ndarray, alignment: int) -> np.ndarray:

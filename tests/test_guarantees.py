@@ -904,6 +904,44 @@ def test_g09_augmentation_depends_on_seed_epoch_and_place_alone(batch_size):
     assert not torch.equal(flipped(epoch=1), flipped())
 
 
+class Ramps(torch.utils.data.Dataset):
+    """Sample ``i`` is an image of its own."""
+
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, index):
+        generator = torch.Generator().manual_seed(index)
+        return torch.randint(0, 256, (3, 40, 50), dtype=torch.uint8, generator=generator), index
+
+
+AUGMENT = [T.RandomResizedCrop(16), T.RandomHorizontalFlip(), T.ColorJitter(0.4, 0.4, 0.4, 0.1), T.Normalize(MEAN, STD)]
+
+
+def augmented(device="cpu", *, depth=2, workers=0, ranks=1):
+    """Each sample's augmented image, whichever rank it came to."""
+    found = {}
+    for rank in range(ranks):
+        sampler = DistributedSampler(Ramps(), ranks, rank, shuffle=True, seed=3)
+        wrapped = DataLoader(Ramps(), batch_size=4, sampler=sampler, num_workers=workers)
+        loader = fl.PrefetchLoader(wrapped, transform=T.Compose(AUGMENT), device=device, depth=depth, seed=1)
+        for images, labels in loader:
+            found |= dict(zip(labels.tolist(), images.cpu(), strict=True))
+    return torch.stack([found[index] for index in range(len(Ramps()))])
+
+
+@pytest.mark.parametrize("setting", [{"depth": 1}, {"depth": 4}, {"workers": 8}, {"ranks": 4}])
+def test_g09_a_sample_is_augmented_alike_however_it_comes(setting):
+    assert torch.equal(augmented(**setting), augmented())
+
+
+@pytest.mark.gpu
+def test_g09_a_sample_is_augmented_alike_on_cpu_and_gpu():
+    # Resampling is right to a thousandth of full scale, which a factor of contrast and a small std make larger.
+    largest = 1.4**3 * 1e-3 / min(STD)
+    assert (augmented("cuda") - augmented("cpu")).abs().max() <= largest
+
+
 # G12: no hidden sync
 
 
