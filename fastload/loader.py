@@ -59,7 +59,9 @@ class PrefetchLoader:
         ValueError: ``depth`` or ``seed`` is out of its range, or ``mean``, ``std``, ``dtype`` and ``memory_format`` do
             not fit together.
 
-    Which tensors are images? Those that are ``tv_tensors``; else the first plain tensor of the batch.
+    Which tensors are images? Files packed by ``fl.collate``; else those that are ``tv_tensors``; else the first plain
+    tensor of the batch. ``stats`` counts how many files were decoded where, skipped, or replaced by black images, in
+    the batches prepared so far.
     """
 
     def __init__(

@@ -53,6 +53,7 @@ class Engines:
 
     def __init__(self, library: ctypes.CDLL, device: torch.device) -> None:
         self._library = library
+        self._device = device
         self._turn = threading.Lock()
         self._handle, self._state = ctypes.c_void_p(), ctypes.c_void_p()
         self._batch = 0
@@ -80,7 +81,7 @@ class Engines:
         images = np.zeros((len(files), 2 * PLANES), dtype=np.uint64)  # nvjpegImage_t: the channels, then their pitches
         images[:, : planes.shape[1]] = planes
         images[:, PLANES : PLANES + planes.shape[1]] = pitches[:, None]
-        with self._turn:
+        with self._turn, torch.cuda.device(self._device):
             if len(files) != self._batch:
                 self._call("nvjpegDecodeBatchedInitialize", self._handle, self._state, len(files), 1, RGB)
                 self._batch = len(files)
