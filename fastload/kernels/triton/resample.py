@@ -6,7 +6,9 @@ tap: a tap of all the tile's rows is one read, wide, mostly out of the first cac
 Columns, where neighbours need neighbours, are mixed by a product with a band matrix on tensor cores: its weights are
 made from the filter's formula, once for all channels. So flips, offsets and "nearest" are just other weights.
 
-float16 holds the rows' mixture, centred on 0, and the band's weights, by whose rounded sum each output is divided.
+float16 holds the rows' mixture, centred on 0, and the band's weights, by whose rounded sum each output is divided. Few
+taps are added up in float16 too, two columns at a time. A byte is then the subnormal number which has its bits, b *
+2**-24; weights are 2**15 times as large; and sums begin at minus the middle of the bytes' range.
 """
 
 from __future__ import annotations
@@ -14,39 +16,29 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
 
 from fastload.kernels.reference.resample import allocate, check, outputs
 from fastload.kernels.triton import resample_any
-from fastload.kernels.triton.finish import arguments, finished, rounded, statistics, store_statistics
-from fastload.kernels.triton.resample_any import (
-    ADDRESS,
-    CHANNEL,
-    COLUMNS,
-    HEIGHT,
-    OUTPUT,
-    PIXEL,
-    ROW,
-    WIDTH,
-    _axis,
-    _band,
-    _entry,
-    _weights,
-)
+from fastload.kernels.triton.finish import arguments, finished, statistics, store_statistics
+from fastload.kernels.triton.resample_any import _axis, _band, _scale, _weights
+from fastload.kernels.triton.store import store
+from fastload.kernels.triton.table import ADDRESS, CHANNEL, COLUMNS, HEIGHT, OUTPUT, ROW, WIDTH, entry
 from fastload.kernels.work import Finish
 from fastload.ragged import Ragged
 
 __all__ = ["resample"]
 
-TILE = (32, 32)  # of the output: rows and columns
+TILE = (16, 32)  # of the output: rows and columns
 BLOCK = 32  # columns of the source that are mixed at a time
 STEP = 2  # taps of a column that are read at a time
-LAUNCH = {"num_warps": 2, "num_stages": 1}
-NVIDIA_LAUNCH = {"maxnreg": 168}  # on NVIDIA, so that six programs fit
+LAUNCH = {"num_warps": 1, "num_stages": 1}  # one warp waits for no other
+NVIDIA_LAUNCH = {"maxnreg": 168}  # on NVIDIA, so that twelve programs fit
 HALF_TAPS = 6  # sums of so many are rounded, in float16, by less than a thousandth of full scale
+HALF_BYTE, HALF_WEIGHT = tl.constexpr(2.0**-24), tl.constexpr(2.0**15)  # what stands for 1 in float16
+MIDDLE = tl.constexpr(128.0)
 
 
 @triton.jit
@@ -62,14 +54,15 @@ def _resample_kernel(
     seeds,
     statistics,
     RANGES: tl.constexpr,
-    TARGET: tl.constexpr,
     C: tl.constexpr,
     FILTER: tl.constexpr,
     PADDED: tl.constexpr,
     ALIGNED: tl.constexpr,
-    GROUP: tl.constexpr,
+    TARGET: tl.constexpr,  # this and the next four are what ``store`` takes
     TARGET_ALIGNED: tl.constexpr,
-    TARGET_PLANAR: tl.constexpr,  # pixels of a row of an output are neighbours in memory
+    TARGET_PLANAR: tl.constexpr,
+    GROUP: tl.constexpr,
+    PAIRS: tl.constexpr,
     CONVERT: tl.constexpr,
     TH: tl.constexpr,
     TW: tl.constexpr,
@@ -80,7 +73,7 @@ def _resample_kernel(
     tile = tl.program_id(0) % tiles
     row = table + n.to(tl.int64) * COLUMNS
     first_y, first_x = tile // tiles_x * TH, tile % tiles_x * TW
-    height, width = _entry(row, OUTPUT + HEIGHT), _entry(row, OUTPUT + WIDTH)
+    height, width = entry(row, OUTPUT + HEIGHT), entry(row, OUTPUT + WIDTH)
     y, x = first_y + tl.arange(0, TH), first_x + tl.arange(0, TW)
     inside = (y < height)[:, None] & (x < width)[None, :]
 
@@ -93,10 +86,7 @@ def _resample_kernel(
     )
     if statistics is not None:
         store_statistics(values, inside, n, tile, statistics, RANGES)
-    if GROUP > 0:
-        _store_interleaved(row, values, first_y, first_x, height, width, TARGET, GROUP, TH, TW)
-    else:
-        _store_values(row, values, y, x, height, width, TARGET, TARGET_ALIGNED, TARGET_PLANAR)
+    store(row, values, first_y, first_x, height, width, TARGET, TARGET_ALIGNED, TARGET_PLANAR, GROUP, PAIRS)
 
 
 @triton.jit
@@ -124,19 +114,19 @@ def _products(
     source = tl.multiple_of(tl.load(row + ADDRESS).to(tl.pointer_type(tl.uint8)), ALIGNED)
     stride_c = tl.multiple_of(tl.load(row + CHANNEL), ALIGNED)
     stride_y = tl.multiple_of(tl.load(row + ROW), ALIGNED)
-    last_y = _entry(row, HEIGHT) - 1
+    last_y = entry(row, HEIGHT) - 1
     first = tl.multiple_of((left + low_x) & -ALIGNED, ALIGNED)
     end = left + high_x
     readable_end = tl.multiple_of((end + ALIGNED - 1) & -ALIGNED, ALIGNED)
 
+    share_y, seen_y, start = _sums(extent_y, band_y, FILTER, tl.float16 if CONVERT == "half" else tl.float32)
+    start *= -MIDDLE * HALF_BYTE * HALF_WEIGHT
     out = ()
     for _ in tl.static_range(C):
         out += (tl.zeros((TH, TW), tl.float32),)  # type: ignore[assignment]
     for block_x in range(first, end, BW):
         column = block_x + tl.arange(0, BW)
-        across = _band((column - left)[:, None], block_x - left, centre_x[None, :], inverse_x, from_x, to_x, FILTER).to(
-            tl.float16
-        )
+        across = _pairwise_band(block_x - left, centre_x, inverse_x, from_x, to_x, FILTER, BW)
         mixed = _mixed(
             source + column,
             column < readable_end,
@@ -145,6 +135,7 @@ def _products(
             last_y,
             extent_y,
             band_y,
+            start,
             C,
             FILTER,
             CONVERT,
@@ -154,13 +145,12 @@ def _products(
         )
         more = ()
         for c in tl.static_range(C):
-            more += (tl.dot(mixed[c], across, out[c]),)  # type: ignore[assignment]
+            more += (tl.dot(mixed[c], tl.trans(across), out[c]),)  # type: ignore[assignment]
         out = more
 
-    share_y, seen_y = _sums(extent_y, band_y, FILTER, tl.float16 if CONVERT == "half" else tl.float32)
-    share_x, seen_x = _sums(extent_x, band_x, FILTER, tl.float16)
-    unit: tl.constexpr = 1.0 / 255 if CONVERT == "half" else 256.0 / 255
-    middle: tl.constexpr = 128.0 / 255
+    share_x, seen_x, _ = _sums(extent_x, band_x, FILTER, tl.float16)
+    unit: tl.constexpr = (1 / (HALF_BYTE * HALF_WEIGHT) if CONVERT == "half" else 256.0) / 255
+    middle: tl.constexpr = MIDDLE / 255
     share = (share_y * unit)[:, None] * share_x[None, :]
     base = middle
     if PADDED:
@@ -169,6 +159,15 @@ def _products(
     for c in tl.static_range(C):
         values += (out[c] * share + base,)  # type: ignore[assignment]
     return values
+
+
+@triton.jit
+def _pairwise_band(first, centre, inverse, from_tap, to_tap, FILTER: tl.constexpr, BW: tl.constexpr):
+    """The band of taps ``first`` to ``first + BW``, made in pairs of neighbours, as tensor cores take them."""
+    even = first + 2 * tl.arange(0, BW // 2)
+    one = _band(even, first, centre, inverse, from_tap, to_tap, FILTER).to(tl.float16)
+    other = _band(even + 1, first, centre, inverse, from_tap, to_tap, FILTER).to(tl.float16)
+    return tl.reshape(tl.join(one, other), (centre.shape[0], BW))
 
 
 @triton.jit
@@ -184,19 +183,20 @@ def _taps(band, FILTER: tl.constexpr):
 
 @triton.jit
 def _sums(extent, band, FILTER: tl.constexpr, DOT: tl.constexpr):
-    """One over the sum of each output's weights; and the share of that sum which lies in the image, not in ``fill``."""
+    """One over the sum of each output's weights; the share of that sum which lies in the image; and what lies there."""
     _, _, _, from_tap, to_tap = extent
     centre, inverse, _, length, present = band
     begin, taps = _taps(band, FILTER)
     total, seen = tl.zeros(centre.shape, tl.float32), tl.zeros(centre.shape, tl.float32)
     for k in range(taps):
         tap = begin + k
-        weight = _weights((tap - centre + 0.5) * inverse, (tap >= 0) & (tap < length), inverse, FILTER)
+        distance = (tap - centre + 0.5) * _scale(inverse, FILTER)
+        weight = _weights(distance, (tap >= 0) & (tap < length), inverse, FILTER)
         weight = weight.to(DOT).to(tl.float32)
         total += weight
         seen += tl.where((tap >= from_tap) & (tap < to_tap), weight, 0.0)
     share = tl.where(present, 1 / tl.where(total == 0, 1.0, total), 0.0)
-    return share, seen * share
+    return share, seen * share, seen
 
 
 @triton.jit
@@ -208,6 +208,7 @@ def _mixed(
     last_y,
     extent,
     band,
+    start,  # of the sums in float16
     C: tl.constexpr,
     FILTER: tl.constexpr,
     CONVERT: tl.constexpr,
@@ -222,7 +223,7 @@ def _mixed(
     total = tl.zeros((TH,), tl.float32)
     sums = ()
     for _ in tl.static_range(C):
-        sums += (tl.zeros((TH, BW), tl.float16 if CONVERT == "half" else tl.float32),)  # type: ignore[assignment]
+        sums += (_start(start, BW, CONVERT),)  # type: ignore[assignment]
     for step in range(0, taps, STEP):
         blocks, weights = (), ()
         for k in tl.static_range(STEP):
@@ -233,7 +234,8 @@ def _mixed(
             for c in tl.static_range(C):
                 blocks += (tl.load(at + c * stride_c, readable[None, :]),)  # type: ignore[assignment]
             inside = (tap >= from_tap) & (tap < to_tap)
-            weights += (_weights((tap - centre + 0.5) * inverse, inside, inverse, FILTER),)  # type: ignore[assignment]
+            distance = (tap - centre + 0.5) * _scale(inverse, FILTER)
+            weights += (_weights(distance, inside, inverse, FILTER),)  # type: ignore[assignment]
         for k in tl.static_range(STEP):
             total += weights[k]
             more = ()
@@ -247,18 +249,24 @@ def _mixed(
 
 
 @triton.jit
+def _start(start, BW: tl.constexpr, CONVERT: tl.constexpr):
+    if CONVERT == "half":
+        sums = tl.zeros((start.shape[0], BW), tl.float16) + start.to(tl.float16)[:, None]
+    else:
+        sums = tl.zeros((start.shape[0], BW), tl.float32)
+    return sums
+
+
+@triton.jit
 def _added(total, weight, block, CONVERT: tl.constexpr):
     if CONVERT == "half":
-        weight = tl.broadcast(weight.to(tl.float16), block)[0]
+        weight = tl.broadcast((weight * HALF_WEIGHT).to(tl.float16), block)[0]
         total = tl.inline_asm_elementwise(
             """
             {
-            .reg .b32 low, high, less;
-            mov.b32 less, 0x64806480;
-            prmt.b32 low, $2, 0x64646464, 0x4140;
-            prmt.b32 high, $2, 0x64646464, 0x4342;
-            sub.f16x2 low, low, less;
-            sub.f16x2 high, high, less;
+            .reg .b32 low, high;
+            prmt.b32 low, $2, 0, 0x4140;
+            prmt.b32 high, $2, 0, 0x4342;
             fma.rn.f16x2 $0, low, $3, $5;
             fma.rn.f16x2 $1, high, $4, $6;
             }
@@ -296,74 +304,6 @@ def _value(block, CONVERT: tl.constexpr):
     return value
 
 
-@triton.jit
-def _store_values(row, values, y, x, height, width, TARGET: tl.constexpr, ALIGNED: tl.constexpr, PLANAR: tl.constexpr):
-    row += OUTPUT
-    target = tl.load(row + ADDRESS).to(tl.pointer_type(TARGET))
-    target = tl.multiple_of(target, ALIGNED * (TARGET.primitive_bitwidth // 8))
-    stride_c = tl.multiple_of(tl.load(row + CHANNEL), ALIGNED)
-    stride_y = tl.multiple_of(tl.load(row + ROW), ALIGNED)
-    inside = (y < height)[:, None] & (x < width // ALIGNED * ALIGNED)[None, :]
-    # If it is not known that pixels are neighbours, threads go down columns, and each store is one of few bytes.
-    at = target + y.to(tl.int64)[:, None] * stride_y + (x if PLANAR else x * tl.load(row + PIXEL))[None, :]
-    for c in tl.static_range(len(values)):
-        tl.store(at + c * stride_c, rounded(values[c], TARGET), inside)
-
-
-@triton.jit
-def _store_interleaved(
-    row,
-    values,
-    first_y,
-    first_x,
-    height,
-    width,
-    TARGET: tl.constexpr,
-    GROUP: tl.constexpr,
-    TH: tl.constexpr,
-    TW: tl.constexpr,
-):
-    """``GROUP`` pixels are C words of as many values, wide enough for memory."""
-    channels: tl.constexpr = len(values)
-    bits: tl.constexpr = TARGET.primitive_bitwidth
-    word_type: tl.constexpr = tl.uint8 if bits == 8 else tl.uint16 if bits == 16 else tl.uint32
-    words = ()
-    for c in tl.static_range(channels):
-        words += (rounded(values[c], TARGET).to(word_type, bitcast=True),)  # type: ignore[assignment]
-    words = _paired(words)
-    if GROUP == 4:
-        words = _paired(words)
-    # One index for rows and columns: of two, Triton would let neighbouring threads go down columns.
-    groups: tl.constexpr = TW // GROUP
-    word = tl.arange(0, TH * groups)
-    y, x = first_y + word // groups, first_x // GROUP + word % groups
-    row += OUTPUT
-    target = tl.load(row + ADDRESS).to(tl.pointer_type(words[0].dtype))
-    at = target + y.to(tl.int64) * (tl.load(row + ROW) // GROUP) + x * channels
-    inside = (y < height) & (x < width // GROUP)
-    for c in tl.static_range(channels):
-        tl.store(at + c, tl.reshape(words[c], (TH * groups,)), inside)
-
-
-@triton.jit
-def _paired(words):
-    """C tensors of values, a channel each, as C tensors of words twice as wide, half as many, in order of memory."""
-    rows: tl.constexpr = words[0].shape[0]
-    columns: tl.constexpr = words[0].shape[1] // 2
-    bits: tl.constexpr = words[0].dtype.primitive_bitwidth
-    wide: tl.constexpr = tl.uint16 if bits == 8 else tl.uint32 if bits == 16 else tl.uint64
-    even, odd = (), ()
-    for c in tl.static_range(len(words)):
-        one, other = tl.split(tl.reshape(words[c], (rows, columns, 2)))
-        even += (one.to(wide),)
-        odd += (other.to(wide),)
-    halves = even + odd
-    paired = ()
-    for c in tl.static_range(len(words)):
-        paired += (halves[2 * c] | (halves[2 * c + 1] << bits),)
-    return paired
-
-
 def resample(
     images: Ragged,
     windows: torch.Tensor,
@@ -397,12 +337,8 @@ def _variant(images: Ragged, windows: torch.Tensor, outs: Ragged, interpolation:
     options = resample_any.variant_of(images, windows, outs)
     for name in ("SOURCE", "DOT", "LAYOUT"):
         del options[name]
-    target = outs.table.numpy()
-    planar = bool((target[:, PIXEL.value] == 1).all())
-    if planar:
-        options["TARGET_ALIGNED"] = _aligned(target, outs.dtype.itemsize)
     nvidia = options.pop("NVIDIA")
-    tile = {"TH": TILE[0], "TW": TILE[1], "BW": BLOCK, "STEP": STEP, "TARGET_PLANAR": planar}
+    tile = {"TH": TILE[0], "TW": TILE[1], "BW": BLOCK, "STEP": STEP}
     if not nvidia:
         return options | tile | {"CONVERT": "plain"}
     convert = "half" if _most_taps(windows, interpolation) <= HALF_TAPS else "float"
@@ -415,10 +351,3 @@ def _most_taps(windows: torch.Tensor, interpolation: str) -> int:
         return 1
     scale = float((windows[:, 2] / windows[:, 4]).max())
     return math.ceil(2 * max(scale, 1.0) * (2 if interpolation == "bicubic" else 1))
-
-
-def _aligned(table: np.ndarray[Any, Any], itemsize: int) -> int:
-    """How many elements each row of each image begins at, and is long, a multiple of: a word's worth at most."""
-    address, _, width, channel, row, _ = table.T
-    bits = int(np.bitwise_or.reduce(address | (width | channel | row) * itemsize, initial=resample_any.WORD))
-    return (bits & -bits) // itemsize

@@ -22,7 +22,25 @@ import triton
 import triton.language as tl
 
 from fastload.kernels.reference.resample import allocate, check, outputs
-from fastload.kernels.triton.finish import arguments, finished, rounded, statistics, store_statistics
+from fastload.kernels.triton.finish import arguments, finished, statistics, store_statistics
+from fastload.kernels.triton.store import TYPES, store, storing
+from fastload.kernels.triton.table import (
+    ADDRESS,
+    CHANNEL,
+    COLUMNS,
+    FLIP,
+    HEIGHT,
+    LENGTH,
+    OFFSET,
+    OUTPUT,
+    PIXEL,
+    ROW,
+    START,
+    VIRTUAL,
+    WIDTH,
+    WINDOW,
+    entry,
+)
 from fastload.kernels.work import Finish
 from fastload.ragged import Ragged
 
@@ -36,11 +54,6 @@ LAUNCH = {"num_warps": 4, "num_stages": 1}
 PACKED_CHANNELS = 4  # interleaved channels are multiplied together up to here; above, the zeros cost too much
 WORD = 16  # bytes that a thread reads at once
 
-ADDRESS, HEIGHT, WIDTH, CHANNEL, ROW, PIXEL = (tl.constexpr(i) for i in range(6))  # of a source, and of an output
-OUTPUT = tl.constexpr(6)  # where an output's columns begin
-WINDOW = tl.constexpr(12)  # where a window's begin, which come in pairs, y and x:
-START, LENGTH, VIRTUAL, OFFSET, FLIP = (tl.constexpr(i) for i in range(0, 10, 2))
-COLUMNS = tl.constexpr(22)
 TAPS = tl.constexpr(8)  # that are summed at a time
 
 
@@ -59,14 +72,16 @@ def _resample_kernel(
     RANGES: tl.constexpr,
     SOURCE: tl.constexpr,  # dtype of sources
     DOT: tl.constexpr,  # dtype in which they are multiplied
-    TARGET: tl.constexpr,  # and of outputs
     C: tl.constexpr,
     FILTER: tl.constexpr,
     PADDED: tl.constexpr,  # something outside of a source is seen
     LAYOUT: tl.constexpr,  # of channels in a source: planar, packed (interleaved) or strided
     ALIGNED: tl.constexpr,  # elements that all rows of sources begin at multiples of
-    GROUP: tl.constexpr,  # pixels of channels_last that are stored as C words; 0 to store each value by itself
-    TARGET_ALIGNED: tl.constexpr,  # elements that all rows of outputs begin at multiples of
+    TARGET: tl.constexpr,  # this and the next four are what ``store`` takes
+    TARGET_ALIGNED: tl.constexpr,
+    TARGET_PLANAR: tl.constexpr,
+    GROUP: tl.constexpr,
+    PAIRS: tl.constexpr,
     NVIDIA: tl.constexpr,
     TH: tl.constexpr,
     TW: tl.constexpr,
@@ -77,7 +92,7 @@ def _resample_kernel(
     tile = tl.program_id(0) % tiles
     row = table + n.to(tl.int64) * COLUMNS
     first_y, first_x = tile // tiles_x * TH, tile % tiles_x * TW
-    height, width = _entry(row, OUTPUT + HEIGHT), _entry(row, OUTPUT + WIDTH)
+    height, width = entry(row, OUTPUT + HEIGHT), entry(row, OUTPUT + WIDTH)
     y, x = first_y + tl.arange(0, TH), first_x + tl.arange(0, TW)
     inside = (y < height)[:, None] & (x < width)[None, :]
 
@@ -92,27 +107,19 @@ def _resample_kernel(
     )
     if statistics is not None:
         store_statistics(values, inside, n, tile, statistics, RANGES)
-    if GROUP == 0:
-        _store(row, values, y, x, inside, TARGET, TARGET_ALIGNED)
-    else:
-        _store_words(row, values, y, first_x, height, width, TARGET, GROUP, TH, TW)
-
-
-@triton.jit
-def _entry(row, column):
-    return tl.load(row + column).to(tl.int32)
+    store(row, values, first_y, first_x, height, width, TARGET, TARGET_ALIGNED, TARGET_PLANAR, GROUP, PAIRS)
 
 
 @triton.jit
 def _axis(row, AXIS: tl.constexpr, at, first, size, TILE: tl.constexpr, FILTER: tl.constexpr):
     """Of outputs ``at`` along one axis: which taps (pixels of the box) they all need of the image; and their filter."""
     window = row + WINDOW + AXIS
-    start, length, virtual = _entry(window, START), _entry(window, LENGTH), _entry(window, VIRTUAL)
-    from_tap, to_tap = tl.maximum(-start, 0), tl.minimum(length, _entry(row, HEIGHT + AXIS) - start)
+    start, length, virtual = entry(window, START), entry(window, LENGTH), entry(window, VIRTUAL)
+    from_tap, to_tap = tl.maximum(-start, 0), tl.minimum(length, entry(row, HEIGHT + AXIS) - start)
     # Output i is pixel ``side * i + shift`` of the resized box.
-    flip = _entry(window, FLIP) != 0
+    flip = entry(window, FLIP) != 0
     side = tl.where(flip, -1, 1)
-    shift = tl.where(flip, size - 1, 0) + _entry(window, OFFSET)
+    shift = tl.where(flip, size - 1, 0) + entry(window, OFFSET)
     position = side * at + shift
 
     scale = tl.div_rn(length.to(tl.float32), virtual.to(tl.float32))
@@ -142,7 +149,7 @@ def _shares(extent, band, FILTER: tl.constexpr, DOT: tl.constexpr):
     total, seen = tl.zeros(centre.shape, tl.float32), tl.zeros(centre.shape, tl.float32)
     for step in range(0, (2 * support).to(tl.int32) + 2, TAPS):
         tap = (begin + step)[:, None] + tl.arange(0, TAPS)[None, :]
-        distance = (tap - centre[:, None] + 0.5) * inverse
+        distance = (tap - centre[:, None] + 0.5) * _scale(inverse, FILTER)
         weight = _weights(distance, (tap >= 0) & (tap < length), inverse, FILTER).to(DOT).to(tl.float32)
         total += tl.sum(weight, 1)
         seen += tl.sum(tl.where((tap >= from_tap) & (tap < to_tap), weight, 0.0), 1)
@@ -151,10 +158,16 @@ def _shares(extent, band, FILTER: tl.constexpr, DOT: tl.constexpr):
 
 
 @triton.jit
+def _scale(inverse, FILTER: tl.constexpr):
+    """What a distance in pixels of the source is multiplied with for ``_weights``."""
+    return inverse * inverse if FILTER == "bilinear" else inverse
+
+
+@triton.jit
 def _weights(distance, inside, inverse, FILTER: tl.constexpr):
     """Of taps at these distances, so that they add up to about 1: exactly is for ``share``."""
     if FILTER == "bilinear":
-        weight = tl.maximum(tl.where(inside, inverse, -1.0) - tl.abs(distance * inverse), 0.0)
+        weight = tl.maximum(tl.where(inside, inverse, -1.0) - tl.abs(distance), 0.0)
     elif FILTER == "bicubic":
         d = tl.abs(distance)
         near = (1.5 * d - 2.5) * d * d + 1
@@ -167,9 +180,14 @@ def _weights(distance, inside, inverse, FILTER: tl.constexpr):
 
 @triton.jit
 def _band(tap, first, centre, inverse, from_tap, to_tap, FILTER: tl.constexpr):
-    """The weights of taps from ``first`` on. Two vectors take most of the work, and lose little, being near 0."""
-    distance = (tap - first + 0.5) * inverse - (centre - first) * inverse
-    return _weights(distance, (tap >= from_tap) & (tap < to_tap), inverse, FILTER)
+    """The weights that outputs, rows, give to taps, columns, ``first`` and beyond: 0 but for a band.
+
+    Taps are columns since a thread has few of those, which are all that it need compare with the image's bounds. Two
+    vectors take most of the work, and lose little, being near 0.
+    """
+    scale = _scale(inverse, FILTER)
+    distance = (tap - first + 0.5)[None, :] * scale - ((centre - first) * scale)[:, None]
+    return _weights(distance, ((tap >= from_tap) & (tap < to_tap))[None, :], inverse, FILTER)
 
 
 @triton.jit
@@ -215,11 +233,11 @@ def _products(
         out += (tl.zeros((TH, TW), tl.float32),)  # type: ignore[assignment]
     for block_x in range(first, end, BW):
         element = block_x + tl.arange(0, BW)
-        tap_x = (element // pack - left)[:, None]
-        shared = _band(tap_x, block_x // pack - left, centre_x[None, :], inverse_x, from_x, to_x, FILTER).to(DOT)
+        tap_x = element // pack - left
+        shared = _band(tap_x, block_x // pack - left, centre_x, inverse_x, from_x, to_x, FILTER).to(DOT)
         across = ()
         for c in tl.static_range(pack):
-            across += (tl.where((element % pack == c)[:, None], shared, 0.0),)  # type: ignore[assignment]
+            across += (tl.trans(tl.where((element % pack == c)[None, :], shared, 0.0)),)  # type: ignore[assignment]
         for block_y in range(low_y, high_y, BH):
             line = block_y + tl.arange(0, BH)
             at = source + (top + line).to(tl.int64)[:, None] * stride_y + (element * stride_x)[None, :]
@@ -227,7 +245,7 @@ def _products(
             blocks = ()
             for c in tl.static_range(planes):
                 blocks += (tl.load(at + c * stride_c, readable, 0),)  # type: ignore[assignment]
-            down = _band(line[None, :], block_y, centre_y[:, None], inverse_y, from_y, to_y, FILTER).to(DOT)
+            down = _band(line, block_y, centre_y, inverse_y, from_y, to_y, FILTER).to(DOT)
             more = ()
             for c in tl.static_range(C):
                 if c < planes:
@@ -292,64 +310,6 @@ def _dot(a, b, total):
     return tl.dot(a, b, total, input_precision="tf32" if a.dtype == tl.float16 else "tf32x3")
 
 
-@triton.jit
-def _store(row, values, y, x, inside, TARGET: tl.constexpr, ALIGNED: tl.constexpr):
-    row += OUTPUT
-    target = tl.load(row + ADDRESS).to(tl.pointer_type(TARGET))
-    target = tl.multiple_of(target, ALIGNED * (TARGET.primitive_bitwidth // 8))
-    stride_c = tl.multiple_of(tl.load(row + CHANNEL), ALIGNED)
-    stride_y = tl.multiple_of(tl.load(row + ROW), ALIGNED)
-    at = target + y.to(tl.int64)[:, None] * stride_y + (x * tl.load(row + PIXEL))[None, :]
-    for c in tl.static_range(len(values)):
-        tl.store(at + c * stride_c, rounded(values[c], TARGET), inside)
-
-
-@triton.jit
-def _store_words(
-    row,
-    values,
-    y,
-    first_x,
-    height,
-    width,
-    TARGET: tl.constexpr,
-    GROUP: tl.constexpr,
-    TH: tl.constexpr,
-    TW: tl.constexpr,
-):
-    """Interleaved: ``GROUP`` pixels are C words of as many values, wide enough for memory."""
-    channels: tl.constexpr = len(values)
-    bits: tl.constexpr = TARGET.primitive_bitwidth
-    word_type: tl.constexpr = tl.int64 if GROUP * bits == 64 else tl.int32
-    value_type: tl.constexpr = tl.uint8 if bits == 8 else tl.uint16 if bits == 16 else tl.uint32
-    parts = ()
-    for c in tl.static_range(channels):
-        parts += _parted(rounded(values[c], TARGET).to(value_type, bitcast=True), GROUP, TH, TW)
-    x = first_x // GROUP + tl.arange(0, TW // GROUP)
-    row += OUTPUT
-    target = tl.load(row + ADDRESS).to(tl.pointer_type(word_type))
-    at = target + y.to(tl.int64)[:, None] * (tl.load(row + ROW) // GROUP) + (x * channels)[None, :]
-    inside = (y < height)[:, None] & (x < width // GROUP)[None, :]
-    for w in tl.static_range(channels):
-        word = tl.zeros((TH, TW // GROUP), word_type)
-        for i in tl.static_range(GROUP):
-            word |= parts[(w * GROUP + i) % channels * GROUP + (w * GROUP + i) // channels].to(word_type) << (i * bits)
-        tl.store(at + w, word, inside)
-
-
-@triton.jit
-def _parted(values, GROUP: tl.constexpr, TH: tl.constexpr, TW: tl.constexpr):
-    """Every ``GROUP``-th column, from the first, the second, ..."""
-    if GROUP == 2:
-        parts = tl.split(tl.reshape(values, (TH, TW // 2, 2)))
-    else:
-        even, odd = tl.split(tl.reshape(values, (TH, TW // 4, 2, 2)))
-        first, third = tl.split(even)
-        second, fourth = tl.split(odd)
-        parts = (first, second, third, fourth)
-    return parts
-
-
 def resample(
     images: Ragged,
     windows: torch.Tensor,
@@ -383,10 +343,6 @@ def resample(
     return outputs(outs), shared["statistics"] and shared["statistics"][0]
 
 
-TYPES = {torch.uint8: tl.uint8, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
-GROUPS = {1: 4, 2: 4, 4: 2}  # pixels, by bytes of a value
-
-
 def variant_of(images: Ragged, windows: torch.Tensor, outs: Ragged) -> dict[str, Any]:
     """What the kernel is compiled for."""
     source, target, window = images.table.numpy(), outs.table.numpy(), windows.numpy()
@@ -394,14 +350,12 @@ def variant_of(images: Ragged, windows: torch.Tensor, outs: Ragged) -> dict[str,
     return {
         "SOURCE": TYPES[images.dtype],
         "DOT": tl.float16 if images.dtype is torch.uint8 else tl.float32,
-        "TARGET": TYPES[outs.dtype],
         "C": images.channels,
         "NVIDIA": images.device.type == "cuda" and torch.version.cuda is not None,
         "PADDED": _padded(source, target, window),
         "LAYOUT": layout,
         "ALIGNED": 1 if layout == "strided" else _aligned(source, images.dtype.itemsize),
-        "GROUP": _group(target, images.channels, outs.dtype.itemsize),
-        "TARGET_ALIGNED": _aligned(target, outs.dtype.itemsize) if (target[:, PIXEL.value] == 1).all() else 1,
+        **storing(outs),
     }
 
 
@@ -417,14 +371,6 @@ def _aligned(table: np.ndarray[Any, Any], itemsize: int) -> int:
     channel, row, pixel = table[:, CHANNEL.value :].T * itemsize
     bits = np.bitwise_or.reduce(table[:, ADDRESS.value] | row | np.where(pixel == itemsize, channel, 0), initial=0)
     return WORD // itemsize if bits % WORD == 0 else 1
-
-
-def _group(table: np.ndarray[Any, Any], channels: int, itemsize: int) -> int:
-    address, _, width, channel, row, pixel = table.T
-    group = GROUPS[itemsize]
-    interleaved = (channel == 1) & (pixel == channels) & (pixel > 1)
-    whole = ((width | row) % group == 0) & (address % (group * itemsize) == 0)
-    return group if (interleaved & whole).all() else 0
 
 
 def _padded(source: np.ndarray[Any, Any], target: np.ndarray[Any, Any], window: np.ndarray[Any, Any]) -> bool:

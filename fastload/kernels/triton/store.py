@@ -1,0 +1,198 @@
+"""How a tile of an output is written: plane by plane, or pixels of channels last in words.
+
+A kernel holds a tile of one image as a tuple of float32 tensors (TH, TW), one a channel, and calls ``store`` with the
+arguments that :func:`storing` made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+from fastload.kernels.triton.finish import rounded
+from fastload.kernels.triton.table import ADDRESS, CHANNEL, OUTPUT, PIXEL, ROW
+from fastload.ragged import Ragged
+
+__all__ = ["TYPES", "store", "storing"]
+
+TYPES = {torch.uint8: tl.uint8, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
+GROUPS = {1: 4, 2: 4, 4: 2}  # pixels of channels last that are stored as words, by bytes of a value
+WORD = 16  # bytes that a thread writes at once
+PAIRED = 3  # channels, of 16 bits, that are stored as the tensor cores leave them
+
+
+@triton.jit
+def store(
+    row,  # of the table
+    values,
+    first_y,
+    first_x,
+    height,
+    width,
+    TARGET: tl.constexpr,  # dtype
+    TARGET_ALIGNED: tl.constexpr,  # elements that all rows of outputs begin at, and are long, a multiple of
+    TARGET_PLANAR: tl.constexpr,  # pixels of a row are neighbours in memory
+    GROUP: tl.constexpr,  # pixels of channels last that are stored as C words; 0 to store each value by itself
+    PAIRS: tl.constexpr,  # pairs of such pixels are stored by the threads that hold them
+):
+    if PAIRS:
+        _store_pairs(row, values, first_y, first_x, height, width, TARGET)
+    elif GROUP > 0:
+        _store_words(row, values, first_y, first_x, height, width, TARGET, GROUP)
+    else:
+        _store_values(row, values, first_y, first_x, height, width, TARGET, TARGET_ALIGNED, TARGET_PLANAR)
+
+
+@triton.jit
+def _store_values(
+    row, values, first_y, first_x, height, width, TARGET: tl.constexpr, ALIGNED: tl.constexpr, PLANAR: tl.constexpr
+):
+    y, x = first_y + tl.arange(0, values[0].shape[0]), first_x + tl.arange(0, values[0].shape[1])
+    row += OUTPUT
+    target = tl.load(row + ADDRESS).to(tl.pointer_type(TARGET))
+    target = tl.multiple_of(target, ALIGNED * (TARGET.primitive_bitwidth // 8))
+    stride_c = tl.multiple_of(tl.load(row + CHANNEL), ALIGNED)
+    stride_y = tl.multiple_of(tl.load(row + ROW), ALIGNED)
+    # The mask, too, must be seen to be the same for all values of a word.
+    inside = (y < height)[:, None] & (x < width // ALIGNED * ALIGNED)[None, :]
+    # If it is not known that pixels are neighbours, threads go down columns, and each store is one of few bytes.
+    at = target + y.to(tl.int64)[:, None] * stride_y + (x if PLANAR else x * tl.load(row + PIXEL))[None, :]
+    for c in tl.static_range(len(values)):
+        tl.store(at + c * stride_c, rounded(values[c], TARGET), inside)
+
+
+@triton.jit
+def _store_words(row, values, first_y, first_x, height, width, TARGET: tl.constexpr, GROUP: tl.constexpr):
+    """``GROUP`` pixels are C words of as many values, wide enough for memory."""
+    channels: tl.constexpr = len(values)
+    bits: tl.constexpr = TARGET.primitive_bitwidth
+    value_type: tl.constexpr = tl.uint8 if bits == 8 else tl.uint16 if bits == 16 else tl.uint32
+    words = ()
+    for c in tl.static_range(channels):
+        words += (rounded(values[c], TARGET).to(value_type, bitcast=True),)  # type: ignore[assignment]
+    words = _paired(words)
+    if GROUP == 4:
+        words = _paired(words)
+    # One index for rows and columns: of two, Triton would let neighbouring threads go down columns.
+    rows: tl.constexpr = values[0].shape[0]
+    groups: tl.constexpr = values[0].shape[1] // GROUP
+    word = tl.arange(0, rows * groups)
+    y, x = first_y + word // groups, first_x // GROUP + word % groups
+    row += OUTPUT
+    target = tl.load(row + ADDRESS).to(tl.pointer_type(words[0].dtype))
+    at = target + y.to(tl.int64) * (tl.load(row + ROW) // GROUP) + x * channels
+    inside = (y < height) & (x < width // GROUP)
+    for c in tl.static_range(channels):
+        tl.store(at + c, tl.reshape(words[c], (rows * groups,)), inside)
+
+
+@triton.jit
+def _paired(words):
+    """C tensors of values, a channel each, as C tensors of words twice as wide, half as many, in order of memory."""
+    rows: tl.constexpr = words[0].shape[0]
+    columns: tl.constexpr = words[0].shape[1] // 2
+    bits: tl.constexpr = words[0].dtype.primitive_bitwidth
+    wide: tl.constexpr = tl.uint16 if bits == 8 else tl.uint32 if bits == 16 else tl.uint64
+    even, odd = (), ()
+    for c in tl.static_range(len(words)):
+        one, other = tl.split(tl.reshape(words[c], (rows, columns, 2)))
+        even += (one.to(wide),)
+        odd += (other.to(wide),)
+    halves = even + odd
+    paired = ()
+    for c in tl.static_range(len(words)):
+        paired += (halves[2 * c] | (halves[2 * c + 1] << bits),)
+    return paired
+
+
+@triton.jit
+def _store_pairs(row, values, first_y, first_x, height, width, TARGET: tl.constexpr):
+    """Three channels of 16 bits: a product leaves two neighbours of a row to a thread, and these are three words.
+
+    Triton would bring a tile into another order before it stores, through shared memory. Its order is nowhere promised.
+    So what a thread holds is stored as words if it is neighbours, and else value by value.
+    """
+    y, x = first_y + tl.arange(0, values[0].shape[0]), first_x + tl.arange(0, values[0].shape[1])
+    row += OUTPUT
+    at = tl.load(row + ADDRESS) + (y.to(tl.int64) * tl.load(row + ROW) * 2)[:, None] + (6 * x)[None, :]
+    inside = ((y < height)[:, None] & (x < width)[None, :]).to(tl.int32)
+    program: tl.constexpr = STORE_BFLOAT16 if TARGET == tl.bfloat16 else STORE_FLOAT16  # noqa: SIM300  (a constant's name)
+    tl.inline_asm_elementwise(
+        program,
+        "=r,=r,r,r,r,r,r,r,l,l,r,r",
+        [values[0], values[1], values[2], at, inside],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=2,
+    )
+
+
+# Of two pixels: $2 to $7 are their channels, $8 and $9 where they go, $10 and $11 whether they are inside.
+STORE_PAIR = """
+{
+.reg .pred one, other, neighbours, both;
+.reg .b32 first, second, third;
+.reg .b16 red, green, blue, red_too, green_too, blue_too;
+.reg .b64 following;
+setp.ne.b32 one, $10, 0;
+setp.ne.b32 other, $11, 0;
+add.s64 following, $8, 6;
+setp.eq.s64 neighbours, following, $9;
+and.pred both, one, other;
+and.pred both, both, neighbours;
+cvt.rn.TYPE.f32 first, $4, $2;
+cvt.rn.TYPE.f32 second, $3, $6;
+cvt.rn.TYPE.f32 third, $7, $5;
+@both st.global.b32 [$8], first;
+@both st.global.b32 [$8 + 4], second;
+@both st.global.b32 [$8 + 8], third;
+@neighbours bra done;
+mov.b32 {red, green}, first;
+mov.b32 {blue, red_too}, second;
+mov.b32 {green_too, blue_too}, third;
+@one st.global.b16 [$8], red;
+@one st.global.b16 [$8 + 2], green;
+@one st.global.b16 [$8 + 4], blue;
+@other st.global.b16 [$9], red_too;
+@other st.global.b16 [$9 + 2], green_too;
+@other st.global.b16 [$9 + 4], blue_too;
+done:
+mov.b32 $0, 0;
+mov.b32 $1, 0;
+}
+"""
+STORE_BFLOAT16 = tl.constexpr(STORE_PAIR.replace("TYPE", "bf16x2"))
+STORE_FLOAT16 = tl.constexpr(STORE_PAIR.replace("TYPE", "f16x2"))
+
+
+def storing(outs: Ragged) -> dict[str, Any]:
+    """The arguments of :func:`store` from ``TARGET`` on."""
+    table = outs.table.numpy()
+    planar = bool((table[:, PIXEL.value] == 1).all())
+    group = _group(table, outs.channels, outs.dtype.itemsize)
+    nvidia = outs.device.type == "cuda" and torch.version.cuda is not None
+    return {
+        "TARGET": TYPES[outs.dtype],
+        "TARGET_ALIGNED": _aligned(table, outs.dtype.itemsize) if planar else 1,
+        "TARGET_PLANAR": planar,
+        "GROUP": group,
+        "PAIRS": nvidia and group > 0 and outs.dtype.itemsize == 2 and outs.channels == PAIRED,
+    }
+
+
+def _aligned(table: np.ndarray[Any, Any], itemsize: int) -> int:
+    address, _, width, channel, row, _ = table.T
+    bits = int(np.bitwise_or.reduce(address | (width | channel | row) * itemsize, initial=WORD))
+    return (bits & -bits) // itemsize
+
+
+def _group(table: np.ndarray[Any, Any], channels: int, itemsize: int) -> int:
+    address, _, width, channel, row, pixel = table.T
+    group = GROUPS[itemsize]
+    interleaved = (channel == 1) & (pixel == channels) & (pixel > 1)
+    whole = ((width | row) % group == 0) & (address % (group * itemsize) == 0)
+    return group if (interleaved & whole).all() else 0
