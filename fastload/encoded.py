@@ -7,6 +7,7 @@ from enum import IntEnum
 
 import torch
 
+from fastload.pinned import pinned
 from fastload.pixels import UndecodableError, pixels
 
 __all__ = ["EncodedImages", "Kind", "decode_on_cpu"]
@@ -69,7 +70,7 @@ class EncodedImages:
 
     def pin_memory(self, device: torch.device | str | None = None) -> EncodedImages:  # noqa: ARG002
         """The same with its block in pinned memory; ``device`` is there as in ``Tensor.pin_memory``, and not used."""
-        return EncodedImages(self.block.pin_memory(), self.table, self.names, self.problems)
+        return EncodedImages(pinned(self.block), self.table, self.names, self.problems)
 
 
 def decode_on_cpu(

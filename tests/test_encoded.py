@@ -95,10 +95,11 @@ def test_it_can_be_pickled_and_stays_on_the_cpu(files):
     assert not hasattr(files, "to")
 
 
-def test_its_block_is_pinned(files, monkeypatch):
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor.clone())  # needs a GPU
+@pytest.mark.gpu
+def test_its_block_is_pinned(files):
     pinned = files.pin_memory("cuda")
     assert isinstance(pinned, EncodedImages)
+    assert pinned.is_pinned()
     assert torch.equal(pinned.block, files.block)
     assert pinned.block is not files.block
     assert pinned.table is files.table

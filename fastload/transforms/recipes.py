@@ -71,7 +71,7 @@ class _AutoAugment(Transform):
 
     def __init__(self, interpolation: Any, fill: float | None) -> None:
         self.interpolation = interpolation_name(interpolation, ("nearest", "bilinear"))
-        self.fill = 0.0 if fill is None else float(fill)
+        self.fill = None if fill is None else float(fill)
 
     def record(self, work: Work, parameters: Drawn) -> None:
         """An image undergoes one thing at a time, so their order within a time is free: colours meet, to share passes.
@@ -113,7 +113,8 @@ class RandAugment(_AutoAugment):
         magnitude: how strong they are, from 0 to ``num_magnitude_bins - 1``.
         num_magnitude_bins: how many strengths there are.
         interpolation: of what is sheared, moved or rotated: "nearest" or "bilinear".
-        fill: what comes in from outside of the image, in units of its values; None is 0.
+        fill: what comes in from outside of the image, in units of its values; None, as torchvision's, is black, and an
+            interpolated border is not weighed twice.
 
     Raises:
         ValueError: ``num_ops`` is not positive, ``magnitude`` or ``num_magnitude_bins`` is out of range, or
@@ -177,7 +178,8 @@ class TrivialAugmentWide(_AutoAugment):
     Args:
         num_magnitude_bins: how many strengths there are.
         interpolation: of what is sheared, moved or rotated: "nearest" or "bilinear".
-        fill: what comes in from outside of the image, in units of its values; None is 0.
+        fill: what comes in from outside of the image, in units of its values; None, as torchvision's, is black, and an
+            interpolated border is not weighed twice.
 
     Raises:
         ValueError: ``num_magnitude_bins`` is below 2, or ``interpolation`` is none of these.

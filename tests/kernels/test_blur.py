@@ -11,8 +11,11 @@ from tests.kernels.whole import (
     LAID_OUT,
     assert_copied,
     assert_right_in_training,
+    assert_torchvisions,
     batch,
     batches,
+    crowds,
+    each_of_crowd,
     hold_to_reference,
     kernel,
     reference,
@@ -36,6 +39,16 @@ def test_each_image_has_its_own_sigma():
     blurred = reference("blur")(images, sigmas, 9)
     for image, sigma, result in zip(images, sigmas, blurred, strict=True):
         assert torch.equal(result, reference("blur")(image[None], sigma[None], 9)[0])
+
+
+@pytest.mark.parametrize("device", HERE)
+@settings(max_examples=10, deadline=None)
+@given(images=crowds(smallest=6, tallest=8, widest=24), sigmas=each_of_crowd(SIGMAS), reach=st.integers(0, 5))
+def test_the_kernel_is_torchvisions_for_each_of_many_images(device, images, sigmas, reach):
+    size = [2 * reach + 1] * 2
+    expected = [functional.gaussian_blur(image, size, [sigma] * 2) for image, sigma in zip(images, sigmas, strict=True)]
+    options = {"expected": expected, "tolerance": TOLERANCE, "device": device}
+    assert_torchvisions("blur", images, torch.tensor(sigmas), size[0], **options)
 
 
 @pytest.mark.parametrize("device", HERE)

@@ -17,6 +17,7 @@ from fastload.kernels.reference import colour as reference
 from fastload.kernels.reference.noise import normal, philox
 from fastload.kernels.work import Erase, Finish, Mix, Op, Program
 from fastload.ragged import Ragged
+from tests.kernels.whole import CROWD, each_of_crowd
 
 FORMATS = (torch.contiguous_format, torch.channels_last)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.uint8)
@@ -113,6 +114,67 @@ def test_operations_are_applied_in_each_images_own_order(device):
         for op, number in row:
             expected = expected if op is Op.NONE else TORCHVISION[op](expected, number)
         torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("device", HERE)
+@settings(max_examples=10, deadline=None)
+@given(
+    sizes=each_of_crowd(st.tuples(st.integers(1, 22), st.integers(1, 22))),
+    channels=st.sampled_from([1, 3]),
+    seed=st.integers(0, 2**31),
+)
+def test_programs_are_torchvisions_for_each_of_many_images(device, sizes, channels, seed):
+    generator = torch.Generator().manual_seed(seed)
+    images = [drawn(generator, 1, channels, *size)[0] for size in sizes]
+    # Behind other operations, steps and the stretching of nearly flat images would make much of their rounding.
+    smooth = [op for op in TORCHVISION if op not in (*JUMPS, Op.AUTOCONTRAST)]
+    rows = [[(op, amount(op, generator)) for op in picked(generator, list(TORCHVISION), smooth)] for _ in sizes]
+    finish = Finish(program=program(rows), dtype=torch.float32)
+    out = run(kernel, Ragged.of([image.to(device) for image in images]), finish)
+    like = run(reference.colour, Ragged.of(images), finish)
+    for image, row, actual, other in zip(images, rows, out, like, strict=True):
+        expected = image
+        for op, number in row:
+            expected = TORCHVISION[op](expected, number)
+        for each in (other, expected):
+            torch.testing.assert_close(actual.cpu(), each, atol=1e-5, rtol=0)
+
+
+def picked(generator, *choices):
+    return [each[int(torch.randint(len(each), (), generator=generator))] for each in choices]
+
+
+@pytest.mark.parametrize("device", HERE)
+@settings(max_examples=10, deadline=None)
+@given(
+    channels=st.sampled_from([1, 3]), height=st.integers(1, 12), width=st.integers(1, 12), seed=st.integers(0, 2**31)
+)
+def test_normalizing_erasing_and_mixing_are_torchvisions_for_each_of_many_images(device, channels, height, width, seed):
+    generator = torch.Generator().manual_seed(seed)
+    images = drawn(generator, CROWD, channels, height, width)
+    mean, std, value = (0.4, 0.5, 0.6)[:channels], (0.2, 0.25, 0.5)[:channels], (-1.0, 0.0, 2.0)[:channels]
+    begins, ends = torch.rand(2, 2, CROWD, 2, generator=generator).sort(0).values * torch.tensor([height, width])
+    boxes = torch.cat([begins.floor(), ends.floor() - begins.floor()], dim=2).int()
+    partners = torch.randint(CROWD, (CROWD,), generator=generator)
+    inside, outside = torch.rand(2, CROWD, generator=generator)
+    finish = Finish(
+        dtype=torch.float32,
+        scale=tuple(1 / s for s in std),
+        bias=tuple(-m / s for m, s in zip(mean, std, strict=True)),
+        erase=Erase(boxes[0], torch.zeros(CROWD).long(), (0.0,) * channels, value),
+        mix=Mix(partners.int(), boxes[1], inside, outside),
+    )
+    actual = kernel(images.to(device), finish)[0].cpu()
+    filling = torch.tensor(value).view(-1, 1, 1)
+    normalized = F.normalize(images, mean, std)
+    erased = [F.erase(image, *box, filling) for image, box in zip(normalized, boxes[0].tolist(), strict=True)]
+    expected = []
+    for n, (top, left, rows, columns) in enumerate(boxes[1].tolist()):
+        weight = torch.full((height, width), float(outside[n]))
+        weight[top : top + rows, left : left + columns] = inside[n]
+        expected.append(weight * erased[n] + (1 - weight) * erased[int(partners[n])])
+    for other in (reference.colour(images, finish)[0], torch.stack(expected)):
+        torch.testing.assert_close(actual, other, atol=1e-5, rtol=0)
 
 
 def finishes(generator, count, channels, dtype, memory_format, ragged):

@@ -11,8 +11,11 @@ from tests.kernels.whole import (
     LAID_OUT,
     assert_copied,
     assert_right_in_training,
+    assert_torchvisions,
     batch,
     batches,
+    crowds,
+    each_of_crowd,
     hold_to_reference,
     kernel,
     reference,
@@ -31,6 +34,15 @@ def test_it_is_torchvisions(images, chosen, dtype):
     actual = reference("equalize")(images, torch.tensor(chosen)[: len(images)], dtype=dtype)
     expected = [functional.equalize(image) if yes else image for image, yes in zip(images, chosen, strict=False)]
     assert torch.equal(actual, torch.stack(expected))
+
+
+@pytest.mark.parametrize("device", HERE)
+@settings(max_examples=10, deadline=None)
+@given(images=crowds(widest=100), chosen=each_of_crowd(st.booleans()))
+def test_the_kernel_is_torchvisions_for_each_of_many_images(device, images, chosen):
+    expected = [functional.equalize(image) if yes else image for image, yes in zip(images, chosen, strict=True)]
+    options = {"expected": expected, "tolerance": TOLERANCE, "device": device}
+    assert_torchvisions("equalize", images, torch.tensor(chosen), **options)
 
 
 @pytest.mark.parametrize("device", HERE)

@@ -7,9 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torchvision.transforms.v2 import functional
 
 import fastload as fl
 from fastload.kernels import reference
+from tests.kernels.whole import crowds, each_of_crowd, stored
 
 MEAN, STD = (0.485, 0.456, 0.406, 0.5), (0.229, 0.224, 0.225, 0.25)
 FORMATS = (torch.contiguous_format, torch.channels_last)
@@ -106,6 +108,19 @@ def test_ragged_sizes_are_right(device, shape, dtype, memory_format, layout, see
     flip = (torch.rand(shape[0], generator=generator) < 0.5).to(device) if flips else None
     with pytest.MonkeyPatch.context() as monkeypatch:
         check(layouts(images)[layout], dtype, memory_format, flip, monkeypatch)
+
+
+@pytest.mark.parametrize("device", HERE)
+@settings(max_examples=10, deadline=None)
+@given(crowd=crowds(), flips=each_of_crowd(st.booleans()))
+def test_the_kernel_is_torchvisions_for_each_of_many_images(device, crowd, flips):
+    images, flip = stored(crowd, torch.uint8), torch.tensor(flips)
+    amounts = MEAN[: images.shape[1]], STD[: images.shape[1]]
+    mirrored = [functional.hflip(image) if yes else image for image, yes in zip(images, flips, strict=True)]
+    expected = functional.normalize(torch.stack(mirrored).float() / 255, *amounts)
+    actual = kernel(images.to(device), *amounts, flip.to(device)).cpu()
+    for other in (reference.flip_normalize(images, *amounts, flip), expected):
+        torch.testing.assert_close(actual, other, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("device", HERE)

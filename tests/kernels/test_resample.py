@@ -10,11 +10,11 @@ import torch
 import torchvision.transforms.v2.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torchvision.transforms import InterpolationMode
 
 from fastload.kernels.reference.resample import resample as reference
 from fastload.kernels.work import Erase, Finish, Mix, Op, Program
 from fastload.ragged import Ragged
+from tests.kernels.whole import CONTENTS, batch, each_of_crowd, resized_crop, stored
 
 HERE = [
     pytest.param("cpu", marks=pytest.mark.interpreter),
@@ -60,14 +60,6 @@ def laid_out(image, layout):
     return image.permute(order).contiguous().permute(back)
 
 
-def torchvision(image, box, size, interpolation):
-    """``resized_crop`` in float32; a single column is doubled, for PyTorch resizes one wrongly."""
-    options = {"interpolation": InterpolationMode(interpolation), "antialias": True}
-    image = image.float() / (255 if image.dtype is torch.uint8 else 1)
-    resized = F.resized_crop(image, *box, [box[2], size[1]], **options).expand(-1, -1, max(size[1], 2))
-    return F.resize(resized, [size[0], resized.shape[2]], **options)[..., : size[1]]
-
-
 def compare(images, windows, size, interpolation="bilinear", fill=0.0, finish=FLOAT32, atol=HALF):
     """The kernel, with a poisoned output, against the reference."""
     empty = torch.empty
@@ -82,11 +74,13 @@ def compare(images, windows, size, interpolation="bilinear", fill=0.0, finish=FL
     return statistics
 
 
-boxes = st.tuples(*[st.integers(1, 90)] * 2).flatmap(
-    lambda size: st.tuples(
-        st.just(size), st.tuples(*[st.floats(0, 1)] * 4), st.tuples(st.integers(1, 70), st.integers(1, 70))
-    )
-)
+def cases(side, target):
+    """The size of an image, a box in it as fractions, and what size that becomes."""
+    sizes, targets = (st.tuples(st.integers(1, most), st.integers(1, most)) for most in (side, target))
+    return st.tuples(sizes, st.tuples(*[st.floats(0, 1)] * 4), targets)
+
+
+boxes = cases(90, 70)
 
 
 def box_within(size, parts):
@@ -94,14 +88,14 @@ def box_within(size, parts):
     return round(parts[2] * (size[0] - height)), round(parts[3] * (size[1] - width)), height, width
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(case=boxes, interpolation=st.sampled_from(INTERPOLATIONS))
 def test_the_reference_is_torchvision(case, interpolation):
     size, parts, target = case
     box = box_within(size, parts)
     image = picture(*size, torch.float32)
     actual, _ = reference(Ragged.of([image]), window(box, target), target, interpolation=interpolation, finish=FLOAT32)
-    expected = torchvision(image, box, target, interpolation)
+    expected = resized_crop(image, box, target, interpolation)
     torch.testing.assert_close(actual[0], expected, atol=SINGLE, rtol=0)
 
 
@@ -129,6 +123,31 @@ def test_the_kernel_is_the_reference(
     finish = Finish(dtype=torch.float32, memory_format=memory_format)
     atol = HALF if dtype is torch.uint8 else SINGLE
     compare(Ragged.of([image]), window(box, virtual, offset, flips), target, interpolation, 0.3, finish, atol)
+
+
+@pytest.mark.parametrize("device", HERE)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@settings(max_examples=10, deadline=None)
+@given(
+    crowd=each_of_crowd(st.tuples(cases(40, 32), st.sampled_from(CONTENTS), st.tuples(st.booleans(), st.booleans()))),
+    interpolation=st.sampled_from(INTERPOLATIONS),
+    channels=st.sampled_from([1, 3]),
+)
+def test_the_kernel_is_torchvisions_for_each_of_many_images(device, dtype, crowd, interpolation, channels):
+    images, windows, expected = [], [], []
+    for n, ((size, parts, target), contents, flips) in enumerate(crowd):
+        box = box_within(size, parts)
+        images.append(stored(batch(1, channels, *size, contents, seed=n)[0], dtype))
+        windows.append(window(box, target, flips=flips))
+        mirrored = [axis for axis, flipped in zip((-2, -1), flips, strict=True) if flipped]
+        expected.append(resized_crop(images[-1], box, target, interpolation).flip(mirrored))
+    options = {"interpolation": interpolation, "finish": FLOAT32}
+    arguments = torch.cat(windows), torch.tensor([target for (_, _, target), *_ in crowd])
+    actual, _ = kernel(Ragged.of([image.to(device) for image in images]), *arguments, **options)
+    like, _ = reference(Ragged.of(images), *arguments, **options)
+    for each in zip(actual, like, expected, strict=True):
+        for other in each[1:]:
+            torch.testing.assert_close(each[0].cpu(), other, atol=HALF if dtype is torch.uint8 else SINGLE, rtol=0)
 
 
 @pytest.mark.parametrize("device", HERE)

@@ -11,15 +11,19 @@ from tests.kernels.whole import (
     LAID_OUT,
     assert_copied,
     assert_right_in_training,
+    assert_torchvisions,
     batch,
     batches,
+    crowds,
+    each_of_crowd,
     hold_to_reference,
     kernel,
     reference,
 )
 
 TOLERANCE = 1e-5
-FACTORS = st.tuples(*[st.floats(0, 4, width=32)] * 3)
+FACTOR = st.floats(0, 4, width=32)
+FACTORS = st.tuples(FACTOR, FACTOR, FACTOR)
 
 
 @settings(max_examples=500, deadline=None)
@@ -28,6 +32,15 @@ def test_it_is_torchvisions(images, factors):
     actual = reference("sharpen")(images, torch.tensor(factors)[: len(images)])
     expected = [functional.adjust_sharpness(image, factor) for image, factor in zip(images, factors, strict=False)]
     torch.testing.assert_close(actual, torch.stack(expected), atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("device", HERE)
+@settings(max_examples=10, deadline=None)
+@given(images=crowds(), factors=each_of_crowd(FACTOR))
+def test_the_kernel_is_torchvisions_for_each_of_many_images(device, images, factors):
+    expected = [functional.adjust_sharpness(image, factor) for image, factor in zip(images, factors, strict=True)]
+    options = {"expected": expected, "tolerance": TOLERANCE, "device": device}
+    assert_torchvisions("sharpen", images, torch.tensor(factors), **options)
 
 
 @pytest.mark.parametrize("device", HERE)

@@ -16,9 +16,13 @@ from tests.kernels.whole import (
     LAID_OUT,
     LAYOUTS,
     assert_copied,
+    assert_nearest,
     assert_right_in_training,
+    assert_torchvisions,
     batch,
     batches,
+    crowds,
+    each_of_crowd,
     hold_to_reference,
     kernel,
     reference,
@@ -26,7 +30,6 @@ from tests.kernels.whole import (
 )
 
 TOLERANCE = 1e-3
-HALF_WAY = 1e-4  # pixels: float32's rounding of some operations on coordinates below 100
 IDENTITY = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]
 ANGLES = st.one_of(st.floats(-180, 180), st.sampled_from([-90.0, 0.0, 90.0, 180.0]))
 SHIFTS = st.one_of(st.floats(-30, 30), st.integers(-24, 24).map(float))
@@ -37,29 +40,6 @@ FILLS = st.sampled_from([None, 0.0, 0.4, 1.0])
 
 def inverse(angle, translate, scale, shear):
     return _get_inverse_affine_matrix([0.0, 0.0], angle, translate, scale, shear)
-
-
-def nearest_allowed(images, matrices, fill):
-    """Each pixel's candidates, (4, N, C, H, W), in float64."""
-    n, _, height, width = images.shape
-    y, x = (torch.arange(length, dtype=torch.float64) - (length - 1) / 2 for length in (height, width))
-    places = torch.stack([x.expand(height, width), y[:, None].expand(height, width), torch.ones(height, width)])
-    source_x, source_y = torch.einsum("nij,jyx->inyx", matrices.double().view(n, 2, 3), places)
-    corners = [(i, j) for i in (-HALF_WAY, HALF_WAY) for j in (-HALF_WAY, HALF_WAY)]
-    allowed = []
-    for i, j in corners:
-        near_x = (source_x + (width - 1) / 2 + 0.5 + i).floor().long()
-        near_y = (source_y + (height - 1) / 2 + 0.5 + j).floor().long()
-        inside = (near_x >= 0) & (near_x < width) & (near_y >= 0) & (near_y < height)
-        image = torch.arange(n)[:, None, None]
-        taken = images[image, :, near_y.clamp(0, height - 1), near_x.clamp(0, width - 1)]
-        allowed.append(torch.where(inside[..., None], taken, fill or 0.0).permute(0, 3, 1, 2).double())
-    return torch.stack(allowed)
-
-
-def assert_nearest(actual, images, matrices, fill):
-    allowed = nearest_allowed(images, matrices, fill)
-    assert ((actual.double() - allowed).abs() < 1e-6).any(0).all()
 
 
 @settings(max_examples=500, deadline=None)
@@ -83,6 +63,27 @@ def test_nearest_is_torchvisions(images, maps, fill):
     expected = [functional.affine(image, *each, fill=fill) for image, each in zip(images, maps, strict=True)]
     assert_nearest(torch.stack(expected), images, matrices, fill)
     assert_nearest(reference("warp")(images, matrices, fill=fill), images, matrices, fill)
+
+
+@pytest.mark.parametrize("device", HERE)
+@settings(max_examples=10, deadline=None)
+@given(images=crowds(), maps=each_of_crowd(MAPS), fill=FILLS)
+def test_the_bilinear_kernel_is_torchvisions_for_each_of_many_images(device, images, maps, fill):
+    matrices = torch.tensor([inverse(*each) for each in maps])
+    expected = [
+        functional.affine(image, *each, interpolation=functional.InterpolationMode.BILINEAR, fill=fill)
+        for image, each in zip(images, maps, strict=True)
+    ]
+    options = {"interpolation": "bilinear", "fill": fill, "tolerance": TOLERANCE, "device": device}
+    assert_torchvisions("warp", images, matrices, expected=expected, **options)
+
+
+@pytest.mark.parametrize("device", HERE)
+@settings(max_examples=10, deadline=None)
+@given(images=crowds(), maps=each_of_crowd(MAPS), fill=FILLS)
+def test_the_nearest_kernel_is_right_for_each_of_many_images(device, images, maps, fill):
+    matrices = torch.tensor([inverse(*each) for each in maps])
+    assert_nearest(kernel("warp")(images.to(device), matrices, fill=fill).cpu(), images, matrices, fill)
 
 
 @pytest.mark.parametrize("device", HERE)

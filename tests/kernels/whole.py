@@ -5,6 +5,8 @@ from importlib import import_module
 import pytest
 import torch
 from hypothesis import strategies as st
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2 import functional
 
 DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
 FORMATS = (torch.contiguous_format, torch.channels_last)
@@ -65,6 +67,29 @@ def batch(n, channels, height, width, contents, seed):
     }[contents]
 
 
+CROWD = 50  # images of one launch; ten such batches are the 500 cases that every kernel is held to
+
+
+def crowds(smallest=1, tallest=10, widest=48):
+    """Batches of ``CROWD`` images of all contents; channels come last, which takes the fewest programs."""
+    return st.builds(
+        crowd,
+        st.sampled_from((1, 3)),
+        st.integers(smallest, tallest),
+        st.integers(smallest, widest),
+        st.integers(0, 2**31),
+    )
+
+
+def crowd(channels, height, width, seed):
+    kinds = [batch(CROWD // len(CONTENTS), channels, height, width, contents, seed) for contents in CONTENTS]
+    return torch.cat(kinds).contiguous(memory_format=torch.channels_last)
+
+
+def each_of_crowd(parameter):
+    return st.lists(parameter, min_size=CROWD, max_size=CROWD)
+
+
 def stored(images, dtype):
     return (images * 255).round().to(dtype) if dtype is torch.uint8 else images.to(dtype)
 
@@ -97,6 +122,48 @@ def assert_stored(actual, expected, tolerance, device):
         # Triton's interpreter truncates to bfloat16, a whole unit in place of half.
         unit = torch.finfo(actual.dtype).eps * (1 if actual.dtype is torch.bfloat16 and device == "cpu" else 0.5)
         assert ((actual.double() - expected).abs() <= unit * expected.abs() + tolerance).all()
+
+
+def assert_torchvisions(name, images, *parameters, expected, tolerance, device, **options):
+    """Every image comes out of the kernel as out of the reference and as out of torchvision, which ``expected`` is."""
+    actual = kernel(name)(images.to(device), *parameters, **options).cpu()
+    for other in (reference(name)(images, *parameters, **options), torch.stack(expected)):
+        torch.testing.assert_close(actual, other, atol=tolerance, rtol=0)
+
+
+def resized_crop(image, box, size, interpolation):
+    """Torchvision's ``resized_crop`` in float32; a single column is doubled, for PyTorch resizes one wrongly."""
+    options = {"interpolation": InterpolationMode(interpolation), "antialias": True}
+    image = image.float() / (255 if image.dtype is torch.uint8 else 1)
+    resized = functional.resized_crop(image, *box, [box[2], size[1]], **options).expand(-1, -1, max(size[1], 2))
+    return functional.resize(resized, [size[0], resized.shape[2]], **options)[..., : size[1]]
+
+
+HALF_WAY = 1e-4  # pixels: float32's rounding of some operations on coordinates below 100
+
+
+def assert_nearest(actual, images, matrices, fill):
+    """Images warped to the nearest pixel: to either where a coordinate lies half way between two, but for rounding."""
+    allowed = nearest_allowed(images, matrices, fill)
+    assert ((actual.double() - allowed).abs() < 1e-6).any(0).all()
+
+
+def nearest_allowed(images, matrices, fill):
+    """Each pixel's candidates, (4, N, C, H, W), in float64."""
+    n, _, height, width = images.shape
+    y, x = (torch.arange(length, dtype=torch.float64) - (length - 1) / 2 for length in (height, width))
+    places = torch.stack([x.expand(height, width), y[:, None].expand(height, width), torch.ones(height, width)])
+    source_x, source_y = torch.einsum("nij,jyx->inyx", matrices.double().view(n, 2, 3), places)
+    corners = [(i, j) for i in (-HALF_WAY, HALF_WAY) for j in (-HALF_WAY, HALF_WAY)]
+    allowed = []
+    for i, j in corners:
+        near_x = (source_x + (width - 1) / 2 + 0.5 + i).floor().long()
+        near_y = (source_y + (height - 1) / 2 + 0.5 + j).floor().long()
+        inside = (near_x >= 0) & (near_x < width) & (near_y >= 0) & (near_y < height)
+        image = torch.arange(n)[:, None, None]
+        taken = images[image, :, near_y.clamp(0, height - 1), near_x.clamp(0, width - 1)]
+        allowed.append(torch.where(inside[..., None], taken, fill or 0.0).permute(0, 3, 1, 2).double())
+    return torch.stack(allowed)
 
 
 def assert_copied(name, images, *parameters, device, **options):

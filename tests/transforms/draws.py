@@ -4,11 +4,17 @@ from dataclasses import fields, is_dataclass
 from math import log, sqrt
 
 import numpy as np
+import pytest
 import torch
+from hypothesis import strategies as st
 
 from fastload import transforms as T
 
 KEY = T.Key(seed=3, epoch=1, place=5)
+KEYS = st.builds(T.Key, seed=st.integers(0, 2**31))
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+POINTWISE, RESAMPLED = 1e-5, 1e-3  # of full scale, as far as a value may lie from torchvision's
+MOVED = {"cpu": 0.0, "cuda": 1e-6}  # of values that only move: products on tensor cores lose their last bits
 CHANCE = 1e-9  # of a right implementation to fail a test of its distribution, were the seed not fixed
 
 
@@ -20,6 +26,16 @@ def images(*shape, seed=0):
 
 def sizes(count, height, width):
     return torch.tensor([[height, width]]).repeat(count, 1)
+
+
+def sizes_of(batch):
+    return sizes(len(batch), *batch.shape[-2:])
+
+
+def assert_becomes(transform, batch, expected, device, tolerance=POINTWISE, key=KEY):
+    """What a transform makes of a batch on the device, image by image."""
+    for ours, theirs in zip(transform(batch.to(device), key), expected, strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs, atol=tolerance, rtol=0)
 
 
 def tensors(parameters):

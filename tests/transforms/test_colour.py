@@ -4,6 +4,8 @@ from itertools import permutations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torchvision.transforms import v2
 
 from fastload.kernels.work import Op
@@ -16,17 +18,22 @@ from fastload.transforms.colour import (
     RandomPosterize,
     RandomSolarize,
 )
+from tests.kernels.whole import batches
 from tests.transforms.draws import (
+    DEVICES,
     KEY,
+    KEYS,
+    POINTWISE,
+    assert_becomes,
     assert_parameters_follow_the_sample,
     assert_same_distribution,
     assert_share,
     images,
     sizes,
+    sizes_of,
 )
 
 F = v2.functional
-POINTWISE = 1e-5
 JITTER = {"brightness": 0.4, "contrast": (0.2, 3.0), "saturation": 1.5, "hue": 0.3}
 FUNCTIONS = {
     Op.BRIGHTNESS: F.adjust_brightness,
@@ -34,24 +41,24 @@ FUNCTIONS = {
     Op.SATURATION: F.adjust_saturation,
     Op.HUE: F.adjust_hue,
 }
-ONE_OPERATION = [
-    (RandomGrayscale, lambda image: F.rgb_to_grayscale(image, image.shape[-3])),
-    (RandomInvert, F.invert),
-    (RandomAutocontrast, F.autocontrast),
-    (lambda p: RandomPosterize(3, p), lambda image: F.posterize(image, 3)),
-    (lambda p: RandomSolarize(0.6, p), lambda image: F.solarize(image, 0.6)),
+ONE_OPERATION = [  # made of a probability, and of a number from 0 to 1 where there is something to choose
+    (lambda p, _: RandomGrayscale(p), lambda image, _: F.rgb_to_grayscale(image, image.shape[-3])),
+    (lambda p, _: RandomInvert(p), lambda image, _: F.invert(image)),
+    (lambda p, _: RandomAutocontrast(p), lambda image, _: F.autocontrast(image)),
+    (lambda p, part: RandomPosterize(round(8 * part), p), lambda image, part: F.posterize(image, round(8 * part))),
+    (lambda p, part: RandomSolarize(part, p), F.solarize),
 ]
 
 
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("make", "function"), ONE_OPERATION)
-def test_those_drawn_are_changed_as_torchvision_does(make, function, channels):
-    batch = images(12, channels, 9, 14)
-    transform = make(0.5)
-    drawn = transform.sample(sizes(12, 9, 14), KEY)
-    assert 0 < drawn.sum() < 12
-    expected = [function(image) if chosen else image for image, chosen in zip(batch, drawn, strict=True)]
-    torch.testing.assert_close(transform(batch, KEY), torch.stack(expected), atol=POINTWISE, rtol=0)
+@settings(max_examples=500, deadline=None)
+@given(batch=batches(largest=40), part=st.floats(0, 1, width=32), key=KEYS)
+def test_those_drawn_are_changed_as_torchvision_does(device, make, function, batch, part, key):
+    transform = make(0.7, part)
+    drawn = transform.sample(sizes_of(batch), key)
+    expected = [function(image, part) if chosen else image for image, chosen in zip(batch, drawn, strict=True)]
+    assert_becomes(transform, batch, expected, device, key=key)
 
 
 @pytest.mark.parametrize(
@@ -74,27 +81,59 @@ def test_every_level_of_uint8_becomes_torchvisions(transform, theirs):
 
 @pytest.mark.parametrize("make", [make for make, _ in ONE_OPERATION])
 def test_draws_follow_the_sample_and_the_probability(make):
-    assert_parameters_follow_the_sample(make(0.5))
-    assert_share(make(0.3).sample(sizes(20_000, 5, 7), KEY), 0.3)
+    assert_parameters_follow_the_sample(make(0.5, 0.5))
+    assert_share(make(0.3, 0.5).sample(sizes(20_000, 5, 7), KEY), 0.3)
 
 
-def test_grayscale_keeps_its_channels():
-    batch = images(2, 3, 5, 6)
-    torch.testing.assert_close(Grayscale()(batch), F.rgb_to_grayscale(batch, 3), atol=POINTWISE, rtol=0)
+@pytest.mark.parametrize("device", DEVICES)
+@settings(max_examples=500, deadline=None)
+@given(batch=batches(largest=40, channels=(3,)))
+def test_grayscale_keeps_its_channels(device, batch):
+    assert_becomes(Grayscale(), batch, F.rgb_to_grayscale(batch, 3), device)
 
 
-def test_color_jitter_is_torchvisions_in_each_images_own_order():
-    batch = images(32, 3, 12, 15)
-    jitter = ColorJitter(**JITTER)
-    ops = jitter.sample(sizes(32, 12, 15), KEY)
-    assert len({tuple(codes) for codes in ops[..., 0].tolist()}) > 10
-    expected = []
+def jittered(batch, ops):
+    """What torchvision makes of a batch by each image's operations, in its order."""
     for image, rows in zip(batch, ops.tolist(), strict=True):
         changed = image
         for code, amount in rows:
             changed = FUNCTIONS[Op(int(code))](changed, amount)
-        expected.append(changed)
-    torch.testing.assert_close(jitter(batch, KEY), torch.stack(expected), atol=POINTWISE, rtol=0)
+        yield changed
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("asked", [*FUNCTIONS, None])
+@settings(max_examples=500, deadline=None)
+@given(batch=batches(largest=40), factor=st.floats(0, 2), turns=st.floats(0, 0.5), key=KEYS)
+def test_color_jitter_is_torchvisions_in_each_images_own_order(device, asked, batch, factor, turns, key):
+    amounts = {op.name.lower(): turns if op is Op.HUE else factor for op in FUNCTIONS if asked in (op, None)}
+    jitter = ColorJitter(**amounts)
+    assert_becomes(jitter, batch, jittered(batch, jitter.sample(sizes_of(batch), key)), device, key=key)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("transform", "function"),
+    [
+        (Grayscale(), lambda image: F.rgb_to_grayscale(image, 3)),
+        (RandomInvert(1.0), F.invert),
+        (RandomAutocontrast(1.0), F.autocontrast),
+        (RandomPosterize(3, 1.0), lambda image: F.posterize(image, 3)),
+        (RandomSolarize(0.6, 1.0), lambda image: F.solarize(image, 0.6)),
+    ],
+)
+def test_huge_images_are_changed_as_torchvision_does(transform, function):
+    image = images(3, 6000, 8000).cuda()
+    torch.testing.assert_close(transform(image), function(image), atol=POINTWISE, rtol=0)
+
+
+@pytest.mark.gpu
+def test_huge_images_are_jittered_as_torchvision_does():
+    batch = images(2, 3, 6000, 8000).cuda()
+    jitter = ColorJitter(**JITTER)
+    ours = jitter(batch, KEY)
+    for image, expected in zip(ours, jittered(batch, jitter.sample(sizes_of(batch), KEY)), strict=True):
+        torch.testing.assert_close(image, expected, atol=POINTWISE, rtol=0)
 
 
 def test_color_jitter_draws_torchvisions_factors_in_every_order():

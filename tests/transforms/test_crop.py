@@ -7,10 +7,23 @@ from hypothesis import strategies as st
 from torchvision.transforms import InterpolationMode, v2
 
 from fastload.transforms.crop import CenterCrop, RandomCrop, RandomResizedCrop
-from tests.transforms.draws import KEY, assert_parameters_follow_the_sample, assert_same_distribution, images, sizes
+from tests.kernels.whole import batches, resized_crop, stored
+from tests.transforms.draws import (
+    DEVICES,
+    KEY,
+    KEYS,
+    MOVED,
+    RESAMPLED,
+    assert_becomes,
+    assert_parameters_follow_the_sample,
+    assert_same_distribution,
+    images,
+    sizes,
+    sizes_of,
+)
 
 F = v2.functional
-RESAMPLED = 1e-3  # of full scale, as far as a resampled value may lie from torchvision's
+SIDES, BORDERS = st.integers(1, 40), st.integers(0, 5)
 DRAWS = 4_000
 
 
@@ -63,15 +76,29 @@ def test_where_no_box_fits_the_centre_is_taken(height, width):
     assert ours == [theirs[side] for side in ("top", "left", "height", "width")]
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "nearest", InterpolationMode.BICUBIC])
-@pytest.mark.parametrize("size", [(33, 47), (1, 40), (40, 1)])
-def test_random_resized_crop_resizes_as_torchvision(interpolation, size):
-    batch = images(6, 3, *size)
-    crop = RandomResizedCrop((20, 24), interpolation=interpolation)
-    boxes = crop.sample(sizes(6, *size), KEY).tolist()
-    mode = InterpolationMode(crop.interpolation)
-    expected = [F.resized_crop(image, *box, [20, 24], mode) for image, box in zip(batch, boxes, strict=True)]
-    torch.testing.assert_close(crop(batch, KEY), torch.stack(expected), atol=RESAMPLED, rtol=0)
+@settings(max_examples=500, deadline=None)
+@given(batch=batches(largest=40), size=st.tuples(SIDES, SIDES), key=KEYS)
+def test_random_resized_crop_resizes_as_torchvision(device, interpolation, batch, size, key):
+    crop = RandomResizedCrop(size, interpolation=interpolation)
+    boxes = crop.sample(sizes_of(batch), key).tolist()
+    expected = [resized_crop(image, box, size, crop.interpolation) for image, box in zip(batch, boxes, strict=True)]
+    assert_becomes(crop, batch, expected, device, RESAMPLED, key)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "nearest"])
+def test_crops_of_huge_images_are_torchvisions(dtype, interpolation):
+    """Torchvision's on the CPU, whose errors do not grow with the image."""
+    batch = stored(images(2, 3, 6000, 8000), dtype)
+    full, rounding = (255, 0.5 / 255) if dtype is torch.uint8 else (1, 0)
+    crop = RandomResizedCrop(224, scale=(0.5, 1.0), interpolation=interpolation)
+    boxes = crop.sample(sizes_of(batch), KEY).tolist()
+    expected = [resized_crop(image, box, (224, 224), interpolation) for image, box in zip(batch, boxes, strict=True)]
+    for ours, theirs in zip(crop(batch.cuda(), KEY).cpu() / full, expected, strict=True):
+        torch.testing.assert_close(ours.clamp(0, 1), theirs.clamp(0, 1), atol=RESAMPLED + rounding, rtol=0)
 
 
 def test_images_of_different_sizes_become_one_batch():
@@ -108,11 +135,32 @@ def test_random_crop_is_torchvisions(arguments, size):
         assert torch.equal(crop(image[None], KEY.advanced(place))[0], expected)
 
 
-@given(size=st.tuples(st.integers(1, 40), st.integers(1, 40)), cut=st.tuples(st.integers(1, 40), st.integers(1, 40)))
-@settings(max_examples=100, deadline=None)
-def test_center_crop_is_torchvisions(size, cut):
-    batch = images(1, 1, *size)
-    assert torch.equal(CenterCrop(cut)(batch), F.center_crop(batch, list(cut)))
+@pytest.mark.parametrize("device", DEVICES)
+@settings(max_examples=500, deadline=None)
+@given(
+    batch=batches(),
+    size=st.tuples(SIDES, SIDES),
+    padding=st.one_of(BORDERS, st.tuples(BORDERS, BORDERS), st.tuples(*[BORDERS] * 4)),
+    fill=st.floats(0, 1, width=32),
+    key=KEYS,
+)
+def test_random_crop_pads_and_cuts_as_torchvision(device, batch, size, padding, fill, key):
+    crop = RandomCrop(size, padding, pad_if_needed=True, fill=fill)
+    boxes = crop.sample(sizes_of(batch), key).tolist()
+    border = max(*size, 2 * 5)  # of pixels, which no box reaches beyond
+    padded = F.pad(batch, [border], fill=fill)
+    expected = [
+        F.crop(image, top + border, left + border, height, width)
+        for image, (top, left, height, width) in zip(padded, boxes, strict=True)
+    ]
+    assert_becomes(crop, batch, expected, device, MOVED[device], key)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@settings(max_examples=500, deadline=None)
+@given(batch=batches(largest=40), cut=st.tuples(SIDES, SIDES))
+def test_center_crop_is_torchvisions(device, batch, cut):
+    assert_becomes(CenterCrop(cut), batch, F.center_crop(batch, list(cut)), device, MOVED[device])
 
 
 def test_an_empty_batch_draws_nothing():

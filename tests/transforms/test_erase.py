@@ -8,13 +8,17 @@ from torchvision.transforms import v2
 
 from fastload import transforms as T
 from fastload.transforms.erase import RandomErasing
+from tests.kernels.whole import batches
 from tests.transforms.draws import (
+    DEVICES,
     KEY,
+    KEYS,
+    assert_becomes,
     assert_parameters_follow_the_sample,
     assert_same_distribution,
     assert_share,
-    images,
     sizes,
+    sizes_of,
 )
 
 DRAWS = 4_000
@@ -57,14 +61,16 @@ def test_draws_follow_the_sample_and_the_probability():
     assert_share(RandomErasing(0.3).sample(sizes(20_000, 64, 64), KEY).boxes[:, 2] > 0, 0.3)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("value", [0.0, 3, (0.5, -1, 2)])
-def test_boxes_are_overwritten_with_the_value(value):
-    batch = images(8, 3, 24, 30)
-    erasing = RandomErasing(0.7, value=value)
-    boxes = erasing.sample(sizes(8, 24, 30), KEY).boxes
+@settings(max_examples=500, deadline=None)
+@given(batch=batches(channels=(3,), largest=40), key=KEYS)
+def test_boxes_are_overwritten_with_the_value(device, value, batch, key):
+    erasing = RandomErasing(0.9, scale=(0.02, 0.9), value=value)
+    boxes = erasing.sample(sizes_of(batch), key).boxes
     filling = torch.tensor(value, dtype=torch.float32).view(-1, 1, 1)
     expected = [v2.functional.erase(image, *box, filling) for image, box in zip(batch, boxes.tolist(), strict=True)]
-    assert torch.equal(erasing(batch, KEY), torch.stack(expected))
+    assert_becomes(erasing, batch, expected, device, tolerance=0, key=key)
 
 
 def test_a_value_is_in_units_of_what_it_overwrites():

@@ -1,21 +1,34 @@
 """Mirror images."""
 
 import pytest
-import torch
+from hypothesis import given, settings
+from torchvision.transforms.v2 import functional as F
 
 from fastload.transforms.flip import RandomHorizontalFlip, RandomVerticalFlip
-from tests.transforms.draws import KEY, assert_parameters_follow_the_sample, assert_share, images, sizes
+from tests.kernels.whole import batches
+from tests.transforms.draws import (
+    DEVICES,
+    KEY,
+    KEYS,
+    MOVED,
+    assert_becomes,
+    assert_parameters_follow_the_sample,
+    assert_share,
+    sizes,
+    sizes_of,
+)
 
-FLIPS = [(RandomHorizontalFlip, -1), (RandomVerticalFlip, -2)]
+FLIPS = [(RandomHorizontalFlip, F.horizontal_flip), (RandomVerticalFlip, F.vertical_flip)]
 
 
-@pytest.mark.parametrize(("flip", "axis"), FLIPS)
-def test_those_drawn_are_mirrored(flip, axis):
-    batch = images(8, 3, 5, 7)
-    drawn = flip().sample(sizes(8, 5, 7), KEY)
-    assert 0 < drawn.sum() < 8
-    expected = [image.flip(axis) if chosen else image for image, chosen in zip(batch, drawn, strict=True)]
-    assert torch.equal(flip()(batch, KEY), torch.stack(expected))
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("flip", "function"), FLIPS)
+@settings(max_examples=500, deadline=None)
+@given(batch=batches(largest=40), key=KEYS)
+def test_those_drawn_are_mirrored_as_torchvision_does(device, flip, function, batch, key):
+    drawn = flip().sample(sizes_of(batch), key)
+    expected = [function(image) if chosen else image for image, chosen in zip(batch, drawn, strict=True)]
+    assert_becomes(flip(), batch, expected, device, MOVED[device], key)
 
 
 @pytest.mark.parametrize("flip", [flip for flip, _ in FLIPS])

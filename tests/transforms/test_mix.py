@@ -2,11 +2,24 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torchvision.transforms import v2
 
 from fastload import transforms as T
 from fastload.transforms.mix import CutMix, MixUp, MixUpCutMix, soft_labels
-from tests.transforms.draws import KEY, assert_same_distribution, assert_share, images, sizes
+from tests.kernels.whole import batches
+from tests.transforms.draws import (
+    DEVICES,
+    KEY,
+    KEYS,
+    assert_becomes,
+    assert_same_distribution,
+    assert_share,
+    images,
+    sizes,
+    sizes_of,
+)
 
 LABELS = torch.tensor([3, 0, 1, 1, 2])
 BATCHES = 3_000
@@ -18,30 +31,31 @@ def drawn(transform, height=20, width=30):
     return [transform.sample(given, T.Key(place=2 * batch)) for batch in range(BATCHES)]
 
 
-@pytest.mark.parametrize("alpha", [0.2, 1.0, 3.0])
-def test_mixup_is_torchvisions(alpha):
-    batch = images(5, 3, 8, 9)
-    mixup = MixUp(alpha, num_classes=4)
-    mixture = mixup.sample(sizes(5, 8, 9), KEY)
-    params = {"lam": float(mixture.own[0]), "labels": LABELS, "batch_size": 5}
-    theirs = v2.MixUp(alpha=alpha, num_classes=4)
-    torch.testing.assert_close(mixup(batch, KEY), theirs.transform(batch, params), atol=1e-6, rtol=0)
-    torch.testing.assert_close(mixup.labels(LABELS, mixture), theirs.transform(LABELS, params), atol=1e-6, rtol=0)
+@pytest.mark.parametrize("device", DEVICES)
+@settings(max_examples=500, deadline=None)
+@given(batch=batches(largest=40), alpha=st.floats(0.1, 4), key=KEYS)
+def test_mixup_is_torchvisions(device, batch, alpha, key):
+    labels = LABELS[: len(batch)]
+    mixup, theirs = MixUp(alpha, num_classes=4), v2.MixUp(alpha=alpha, num_classes=4)
+    mixture = mixup.sample(sizes_of(batch), key)
+    params = {"lam": float(mixture.own[0]), "labels": labels, "batch_size": len(batch)}
+    assert_becomes(mixup, batch, theirs.transform(batch, params), device, key=key)
+    torch.testing.assert_close(mixup.labels(labels, mixture), theirs.transform(labels, params), atol=1e-6, rtol=0)
 
 
-def test_cutmix_is_torchvisions():
-    batch = images(5, 3, 8, 9)
-    cutmix = CutMix(num_classes=4)
-    theirs = v2.CutMix(num_classes=4)
-    for epoch in range(20):
-        key = T.Key(epoch=epoch)
-        mixture = cutmix.sample(sizes(5, 8, 9), key)
-        top, left, height, width = mixture.mix.boxes[0].tolist()
-        share = 1 - height * width / (8 * 9)
-        params = {"box": (left, top, left + width, top + height), "lam_adjusted": share, "labels": LABELS}
-        params["batch_size"] = 5
-        assert torch.equal(cutmix(batch, key), theirs.transform(batch, params))
-        torch.testing.assert_close(cutmix.labels(LABELS, mixture), theirs.transform(LABELS, params))
+@pytest.mark.parametrize("device", DEVICES)
+@settings(max_examples=500, deadline=None)
+@given(batch=batches(largest=40), alpha=st.floats(0.1, 4), key=KEYS)
+def test_cutmix_is_torchvisions(device, batch, alpha, key):
+    labels = LABELS[: len(batch)]
+    cutmix, theirs = CutMix(alpha, num_classes=4), v2.CutMix(alpha=alpha, num_classes=4)
+    mixture = cutmix.sample(sizes_of(batch), key)
+    top, left, height, width = mixture.mix.boxes[0].tolist()
+    share = 1 - height * width / batch[0, 0].numel()
+    params = {"box": (left, top, left + width, top + height), "lam_adjusted": share, "labels": labels}
+    params["batch_size"] = len(batch)
+    assert_becomes(cutmix, batch, theirs.transform(batch, params), device, tolerance=0, key=key)
+    torch.testing.assert_close(cutmix.labels(labels, mixture), theirs.transform(labels, params))
 
 
 @pytest.mark.parametrize("alpha", [0.3, 1.0])

@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 from torchvision.transforms import InterpolationMode, v2
 
 from fastload.transforms.resize import Resize
-from tests.transforms.draws import KEY, images
+from tests.kernels.whole import batches, resized_crop, stored
+from tests.transforms.draws import DEVICES, KEY, RESAMPLED, assert_becomes, images, sizes_of
 
 F = v2.functional
+SIDES = st.integers(1, 40)
 
 
 @given(
@@ -29,15 +31,29 @@ def test_sizes_are_torchvisions(height, width, size, more):
     assert ours == [max(1, side) for side in theirs]  # torchvision's may be 0, which it cannot resize to
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "nearest"])
-@pytest.mark.parametrize("size", [24, (20, 31), (70, 90)])
-@pytest.mark.parametrize("shape", [(33, 47), (1, 60), (60, 1)])
-def test_resized_images_are_torchvisions(interpolation, size, shape):
-    batch = images(2, 3, *shape)
-    if size == 24 and 1 in shape:
-        size = 3
-    expected = F.resize(batch, size if isinstance(size, tuple) else [size], InterpolationMode(interpolation))
-    torch.testing.assert_close(Resize(size, interpolation)(batch), expected, atol=1e-3, rtol=0)
+@settings(max_examples=500, deadline=None)
+@given(batch=batches(largest=40), size=st.one_of(st.integers(1, 12), st.tuples(SIDES, SIDES)))
+def test_resized_images_are_torchvisions(device, interpolation, batch, size):
+    resize = Resize(size, interpolation)
+    becomes = resize.sample(sizes_of(batch), KEY)[0].tolist()
+    expected = [resized_crop(image, (0, 0, *batch.shape[2:]), becomes, interpolation) for image in batch]
+    assert_becomes(resize, batch, expected, device, RESAMPLED)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize(
+    ("size", "interpolation"), [((256,), "bilinear"), ((256,), "bicubic"), ((7000, 9000), "bilinear")]
+)
+def test_a_huge_image_is_torchvisions(dtype, size, interpolation):
+    """Torchvision's on the CPU, whose errors do not grow with the image."""
+    image = stored(images(3, 6000, 8000), dtype)
+    full, rounding = (255, 0.5 / 255) if dtype is torch.uint8 else (1, 0)
+    expected = F.resize(image.float() / full, list(size), InterpolationMode(interpolation))
+    actual = Resize(size, interpolation)(image.cuda()).cpu() / full
+    torch.testing.assert_close(actual.clamp(0, 1), expected.clamp(0, 1), atol=RESAMPLED + rounding, rtol=0)
 
 
 def test_images_of_different_sizes_stay_different():

@@ -2,10 +2,14 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from fastload import transforms as T
+from tests.kernels.whole import batches, stored
+from tests.transforms.draws import DEVICES
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 IMAGES = torch.randint(0, 256, (4, 3, 6, 10), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -15,8 +19,20 @@ def torchvision_normalized(images):
     return v2.functional.normalize(v2.functional.to_dtype(images, torch.float32, scale=True), MEAN, STD)
 
 
-def test_normalize_is_torchvisions():
-    torch.testing.assert_close(T.Normalize(MEAN, STD)(IMAGES), torchvision_normalized(IMAGES), atol=1e-6, rtol=1e-6)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@settings(max_examples=500, deadline=None)
+@given(
+    batch=batches(largest=40),
+    mean=st.tuples(*[st.floats(0, 1)] * 3),
+    std=st.tuples(*[st.floats(0.05, 1)] * 3),
+)
+def test_normalize_is_torchvisions(device, dtype, batch, mean, std):
+    images = stored(batch, dtype)
+    mean, std = mean[: images.shape[1]], std[: images.shape[1]]
+    expected = v2.functional.normalize(v2.functional.to_dtype(images, torch.float32, scale=True), mean, std)
+    actual = T.Normalize(mean, std)(images.to(device)).cpu()
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
 
 
 def test_mean_and_std_may_be_given_in_0_to_255():

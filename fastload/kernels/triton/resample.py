@@ -35,10 +35,10 @@ TILE = (16, 32)  # of the output: rows and columns
 BLOCK = 32  # columns of the source that are mixed at a time
 STEP = 2  # taps of a column that are read at a time
 LAUNCH = {"num_warps": 1, "num_stages": 1}  # one warp waits for no other
-NVIDIA_LAUNCH = {"maxnreg": 168}  # on NVIDIA, so that twelve programs fit
 HALF_TAPS = 6  # sums of so many are rounded, in float16, by less than a thousandth of full scale
+MIDDLE = tl.constexpr(128.0)  # of what a byte can be
 HALF_BYTE, HALF_WEIGHT = tl.constexpr(2.0**-24), tl.constexpr(2.0**15)  # what stands for 1 in float16
-MIDDLE = tl.constexpr(128.0)
+HALF_MIDDLE = tl.constexpr(-(128.0 * 2.0**-24 * 2.0**15))
 
 
 @triton.jit
@@ -119,8 +119,6 @@ def _products(
     end = left + high_x
     readable_end = tl.multiple_of((end + ALIGNED - 1) & -ALIGNED, ALIGNED)
 
-    share_y, seen_y, start = _sums(extent_y, band_y, FILTER, tl.float16 if CONVERT == "half" else tl.float32)
-    start *= -MIDDLE * HALF_BYTE * HALF_WEIGHT
     out = ()
     for _ in tl.static_range(C):
         out += (tl.zeros((TH, TW), tl.float32),)  # type: ignore[assignment]
@@ -135,7 +133,6 @@ def _products(
             last_y,
             extent_y,
             band_y,
-            start,
             C,
             FILTER,
             CONVERT,
@@ -148,13 +145,14 @@ def _products(
             more += (tl.dot(mixed[c], tl.trans(across), out[c]),)  # type: ignore[assignment]
         out = more
 
-    share_x, seen_x, _ = _sums(extent_x, band_x, FILTER, tl.float16)
     unit: tl.constexpr = (1 / (HALF_BYTE * HALF_WEIGHT) if CONVERT == "half" else 256.0) / 255
     middle: tl.constexpr = MIDDLE / 255
-    share = (share_y * unit)[:, None] * share_x[None, :]
-    base = middle
+    share_y, seen_y = _sums(extent_y, band_y, FILTER, tl.float16 if CONVERT == "half" else tl.float32)
+    share_x, seen_x = _sums(extent_x, band_x, FILTER, tl.float16)
+    base = (share_y * middle)[:, None]
     if PADDED:
-        base = fill + (middle - fill) * seen_y[:, None] * seen_x[None, :]
+        base = base * seen_x[None, :] + fill * (1 - seen_y[:, None] * seen_x[None, :])
+    share = (share_y * unit)[:, None] * share_x[None, :]
     values = ()
     for c in tl.static_range(C):
         values += (out[c] * share + base,)  # type: ignore[assignment]
@@ -183,7 +181,7 @@ def _taps(band, FILTER: tl.constexpr):
 
 @triton.jit
 def _sums(extent, band, FILTER: tl.constexpr, DOT: tl.constexpr):
-    """One over the sum of each output's weights; the share of that sum which lies in the image; and what lies there."""
+    """One over the sum of each output's weights; and the share of that sum which lies in the image, not in ``fill``."""
     _, _, _, from_tap, to_tap = extent
     centre, inverse, _, length, present = band
     begin, taps = _taps(band, FILTER)
@@ -196,7 +194,7 @@ def _sums(extent, band, FILTER: tl.constexpr, DOT: tl.constexpr):
         total += weight
         seen += tl.where((tap >= from_tap) & (tap < to_tap), weight, 0.0)
     share = tl.where(present, 1 / tl.where(total == 0, 1.0, total), 0.0)
-    return share, seen * share, seen
+    return share, seen * share
 
 
 @triton.jit
@@ -208,7 +206,6 @@ def _mixed(
     last_y,
     extent,
     band,
-    start,  # of the sums in float16
     C: tl.constexpr,
     FILTER: tl.constexpr,
     CONVERT: tl.constexpr,
@@ -216,14 +213,15 @@ def _mixed(
     BW: tl.constexpr,
     STEP: tl.constexpr,
 ):
-    """Rows of the source mixed into rows of the output, for a block of columns: float16, around 0."""
+    """Rows of the source mixed into rows of the output, for a block of columns, less the middle: float16."""
     top, _, _, from_tap, to_tap = extent
     centre, inverse = band[0], band[1]
     begin, taps = _taps(band, FILTER)
+    half: tl.constexpr = CONVERT == "half"
     total = tl.zeros((TH,), tl.float32)
     sums = ()
     for _ in tl.static_range(C):
-        sums += (_start(start, BW, CONVERT),)  # type: ignore[assignment]
+        sums += (tl.full((TH, BW), HALF_MIDDLE, tl.float16) if half else tl.zeros((TH, BW), tl.float32),)  # type: ignore[assignment]
     for step in range(0, taps, STEP):
         blocks, weights = (), ()
         for k in tl.static_range(STEP):
@@ -235,7 +233,8 @@ def _mixed(
                 blocks += (tl.load(at + c * stride_c, readable[None, :]),)  # type: ignore[assignment]
             inside = (tap >= from_tap) & (tap < to_tap)
             distance = (tap - centre + 0.5) * _scale(inverse, FILTER)
-            weights += (_weights(distance, inside, inverse, FILTER),)  # type: ignore[assignment]
+            weight = _weights(distance, inside, inverse, FILTER)
+            weights += ((weight * HALF_WEIGHT).to(tl.float16) if half else weight,)  # type: ignore[assignment]
         for k in tl.static_range(STEP):
             total += weights[k]
             more = ()
@@ -244,23 +243,14 @@ def _mixed(
             sums = more
     mixed = ()
     for c in tl.static_range(C):
-        mixed += ((sums[c] if CONVERT == "half" else sums[c] - (128.5 * total)[:, None]).to(tl.float16),)  # type: ignore[assignment]
+        mixed += (sums[c] if half else (sums[c] - (total * MIDDLE + 0.5)[:, None]).to(tl.float16),)  # type: ignore[assignment]
     return mixed
-
-
-@triton.jit
-def _start(start, BW: tl.constexpr, CONVERT: tl.constexpr):
-    if CONVERT == "half":
-        sums = tl.zeros((start.shape[0], BW), tl.float16) + start.to(tl.float16)[:, None]
-    else:
-        sums = tl.zeros((start.shape[0], BW), tl.float32)
-    return sums
 
 
 @triton.jit
 def _added(total, weight, block, CONVERT: tl.constexpr):
     if CONVERT == "half":
-        weight = tl.broadcast((weight * HALF_WEIGHT).to(tl.float16), block)[0]
+        weight = tl.broadcast(weight, block)[0]
         total = tl.inline_asm_elementwise(
             """
             {
@@ -342,7 +332,7 @@ def _variant(images: Ragged, windows: torch.Tensor, outs: Ragged, interpolation:
     if not nvidia:
         return options | tile | {"CONVERT": "plain"}
     convert = "half" if _most_taps(windows, interpolation) <= HALF_TAPS else "float"
-    return options | tile | {"CONVERT": convert} | NVIDIA_LAUNCH
+    return options | tile | {"CONVERT": convert}
 
 
 def _most_taps(windows: torch.Tensor, interpolation: str) -> int:

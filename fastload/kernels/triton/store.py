@@ -135,22 +135,23 @@ def _store_pairs(row, values, first_y, first_x, height, width, TARGET: tl.conste
 STORE_PAIR = """
 {
 .reg .pred one, other, neighbours, both;
-.reg .b32 first, second, third;
+.reg .b32 first, second, third, place, following;
 .reg .b16 red, green, blue, red_too, green_too, blue_too;
-.reg .b64 following;
 setp.ne.b32 one, $10, 0;
 setp.ne.b32 other, $11, 0;
-add.s64 following, $8, 6;
-setp.eq.s64 neighbours, following, $9;
-and.pred both, one, other;
-and.pred both, both, neighbours;
+cvt.u32.u64 place, $8;
+cvt.u32.u64 following, $9;
+sub.s32 following, following, place;
+setp.eq.s32 neighbours, following, 6;
+and.pred both, one, neighbours;
+and.pred one, one, !neighbours;
+and.pred other, other, !neighbours;
 cvt.rn.TYPE.f32 first, $4, $2;
 cvt.rn.TYPE.f32 second, $3, $6;
 cvt.rn.TYPE.f32 third, $7, $5;
 @both st.global.b32 [$8], first;
 @both st.global.b32 [$8 + 4], second;
 @both st.global.b32 [$8 + 8], third;
-@neighbours bra done;
 mov.b32 {red, green}, first;
 mov.b32 {blue, red_too}, second;
 mov.b32 {green_too, blue_too}, third;
@@ -160,7 +161,6 @@ mov.b32 {green_too, blue_too}, third;
 @other st.global.b16 [$9], red_too;
 @other st.global.b16 [$9 + 2], green_too;
 @other st.global.b16 [$9 + 4], blue_too;
-done:
 mov.b32 $0, 0;
 mov.b32 $1, 0;
 }

@@ -1,0 +1,23 @@
+"""Copies by several threads are copies."""
+
+import pytest
+import torch
+
+from fastload.pinned import PIECE, THREADS, copy, pinned
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE, 2 * PIECE, 3 * PIECE - 1, THREADS * PIECE + 5, 50 * 2**20 + 7])
+def test_a_copy_has_every_byte(size):
+    source = torch.randint(0, 256, (size,), dtype=torch.uint8)
+    target = torch.zeros_like(source)
+    copy(target, source)
+    assert torch.equal(target, source)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [1, 50 * 2**20 + 7])
+def test_a_pinned_copy_is_pinned(size):
+    source = torch.randint(0, 256, (size,), dtype=torch.uint8)
+    target = pinned(source)
+    assert target.is_pinned()
+    assert torch.equal(target, source)
