@@ -14,13 +14,12 @@ from torch.utils.data import default_collate, get_worker_info
 from torchvision import tv_tensors
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
-from fastload.encoded import EncodedImages, Kind
+from fastload.encoded import ALIGNMENT, EncodedImages, Kind
 from fastload.jpeg import scan
 from fastload.pixels import UndecodableError, jpeg_pixels, most_pixels, pixels
 
 __all__ = ["collate"]
 
-ALIGNMENT = 64  # bytes, at whose multiples files begin
 TARGETS = (tv_tensors.BoundingBoxes, tv_tensors.Mask, tv_tensors.KeyPoints)
 TARGET_NAMES = {"boxes", "masks", "keypoints"}  # torchvision's detection models call them so
 

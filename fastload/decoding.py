@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torchvision.io import ImageReadMode, decode_jpeg
 
-from fastload.encoded import EncodedImages, Kind, decode_on_cpu
+from fastload.encoded import ALIGNMENT, EncodedImages, Kind, decode_on_cpu
 from fastload.nvjpeg import DecodingError, engines
 from fastload.ragged import Ragged
 from fastload.streams import current_stream_handle, wait_for_current_stream
@@ -20,7 +20,6 @@ __all__ = ["decode"]
 
 CHANNELS = 3
 ROW_ALIGNMENT = 16  # bytes; rows that begin at such addresses are read in wide words
-IMAGE_ALIGNMENT = 256
 Decoded = tuple[Ragged, dict[int, str], dict[str, int]]
 
 
@@ -64,7 +63,7 @@ class Arena:
         self.pitches = np.where(self.planar, _aligned(widths, ROW_ALIGNMENT), CHANNELS * widths)
         self.planes = heights * self.pitches
         sizes = np.where(self.planar, CHANNELS * self.planes, table[:, 1])
-        ends = np.cumsum(_aligned(sizes, IMAGE_ALIGNMENT))
+        ends = np.cumsum(_aligned(sizes, ALIGNMENT))
         self.starts = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
         self.block = torch.empty(_roomy(int(ends[-1]) if len(ends) else 1), dtype=torch.uint8, device=device)
         addresses = self.block.data_ptr() + self.starts
@@ -74,7 +73,13 @@ class Arena:
         self.images = Ragged(self.block, torch.from_numpy(rows.astype(np.int64)), CHANNELS)
 
     def copy_pixels(self) -> None:
-        """Copy what the workers decoded, each run of neighbours at once."""
+        """Copy what the workers decoded."""
+        for source, start in self.runs():
+            target = self.block[start : start + source.stop - source.start]
+            target.copy_(self.files.block[source], non_blocking=True)
+
+    def runs(self) -> Iterator[tuple[slice, int]]:
+        """What the workers decoded, neighbours together: where it lies in the files' block, and where it is to lie."""
         table = self.files.table.numpy()
         rows = np.flatnonzero(~self.planar)
         if not len(rows):
@@ -82,10 +87,7 @@ class Arena:
         gap = self.starts[rows] - table[rows, 0]
         for run in np.split(rows, np.flatnonzero((np.diff(rows) > 1) | (np.diff(gap) != 0)) + 1):
             first, last = run[0], run[-1]
-            source = slice(table[first, 0], table[last, 0] + table[last, 1])
-            length = source.stop - source.start
-            target = self.block[self.starts[first] : self.starts[first] + length]
-            target.copy_(self.files.block[source], non_blocking=True)
+            yield slice(int(table[first, 0]), int(table[last, 0] + table[last, 1])), int(self.starts[first])
 
     def decode(self, rows: np.ndarray) -> None:
         device = self.block.device

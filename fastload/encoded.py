@@ -10,9 +10,10 @@ import torch
 from fastload.pinned import pinned
 from fastload.pixels import UndecodableError, pixels
 
-__all__ = ["EncodedImages", "Kind", "decode_on_cpu"]
+__all__ = ["ALIGNMENT", "EncodedImages", "Kind", "decode_on_cpu"]
 
 CHANNELS = 3
+ALIGNMENT = 256  # bytes, at whose multiples images begin, here and on the device: so neighbours can be copied at once
 
 
 class Kind(IntEnum):
@@ -33,7 +34,7 @@ class EncodedImages:
     It stays on the CPU: it has no ``to``. A ``DataLoader`` with ``pin_memory=True`` pins it.
 
     Attributes:
-        block: uint8 (bytes,): the files, each from a multiple of 64 bytes on.
+        block: uint8 (bytes,): the files, each from a multiple of ``ALIGNMENT`` bytes on.
         table: int64 (N, 5), an image's offset and length in ``block``, its height and width, upright, and its ``Kind``.
             All but the kind are 0 for a bad one.
         names: each image's path, or "sample" and its place in the batch.
@@ -73,9 +74,7 @@ class EncodedImages:
         return EncodedImages(pinned(self.block), self.table, self.names, self.problems)
 
 
-def decode_on_cpu(
-    files: EncodedImages, rows: Sequence[int] | None = None, at_least: torch.Tensor | None = None
-) -> tuple[list[torch.Tensor], dict[int, str]]:
+def decode_on_cpu(files: EncodedImages, rows: Sequence[int] | None = None) -> tuple[list[torch.Tensor], dict[int, str]]:
     """The images of the ``rows``, by default of all, uint8 (3, H, W); and why some of them cannot be decoded.
 
     Pillow decodes them, to the pixels of ``ImageOps.exif_transpose(Image.open(file)).convert("RGB")``. In the place of
@@ -84,8 +83,6 @@ def decode_on_cpu(
     Args:
         files: files of a batch, in any memory of the CPU.
         rows: places in the batch.
-        at_least: int (N, 2), for every place of the batch a height and width that suffice: a JPEG may come out at a
-            half, a quarter or an eighth of its size, if that is no less. See :func:`fastload.pixels.pixels`.
 
     Returns:
         The images in the order of ``rows``, and the problems by place in the batch.
@@ -93,23 +90,22 @@ def decode_on_cpu(
     rows = range(len(files)) if rows is None else rows
     images, problems = [], {}
     for row in rows:
-        image, problem = _decoded(files, row, at_least)
+        image, problem = _decoded(files, row)
         images.append(image.permute(2, 0, 1))
         if problem is not None:
             problems[row] = problem
     return images, problems
 
 
-def _decoded(files: EncodedImages, row: int, at_least: torch.Tensor | None) -> tuple[torch.Tensor, str | None]:
+def _decoded(files: EncodedImages, row: int) -> tuple[torch.Tensor, str | None]:
     """An image (H, W, 3), and what is wrong with it."""
     _, _, height, width, kind = files.table[row].tolist()
     problem = files.problems.get(row)
     if kind == Kind.PIXELS:
         return files.file(row).view(height, width, CHANNELS), problem
     if kind == Kind.JPEG:
-        enough = None if at_least is None else (int(at_least[row, 0]), int(at_least[row, 1]))
         try:
-            return torch.from_numpy(pixels(files.file(row).numpy().tobytes(), enough)), problem
+            return torch.from_numpy(pixels(files.file(row).numpy().tobytes())), problem
         except UndecodableError as error:
             problem = str(error)
     return torch.zeros(1, 1, 1, dtype=torch.uint8).expand(max(height, 1), max(width, 1), CHANNELS), problem

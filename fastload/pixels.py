@@ -24,7 +24,7 @@ class UndecodableError(ValueError):
     """Pillow refuses the file; the message is its reason."""
 
 
-def pixels(data: bytes, at_least: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+def pixels(data: bytes) -> NDArray[np.uint8]:
     """The first image of a file, upright and in RGB, uint8 (H, W, 3).
 
     >>> Image.new("L", (4, 2), 7).save(file := io.BytesIO(), "PNG")
@@ -36,8 +36,6 @@ def pixels(data: bytes, at_least: tuple[int, int] | None = None) -> NDArray[np.u
 
     Args:
         data: any file that Pillow reads.
-        at_least: a height and width, as stored, that suffice. A JPEG is then decoded to a half, a quarter or an eighth
-            of its size, rounded up, if that is no less in both: faster, and close to that image scaled down.
 
     Raises:
         UndecodableError: Pillow cannot decode all of it, or it has more than ``PIL.Image.MAX_IMAGE_PIXELS``, of which
@@ -46,8 +44,6 @@ def pixels(data: bytes, at_least: tuple[int, int] | None = None) -> NDArray[np.u
     try:
         with _quiet(), Image.open(io.BytesIO(data)) as image:
             _refuse_bomb(*image.size)
-            if at_least is not None:
-                image.draft(None, (max(at_least[1], 1), max(at_least[0], 1)))
             image.load()
             with contextlib.suppress(Exception):  # unreadable metadata, behind which the pixels are whole
                 ImageOps.exif_transpose(image, in_place=True)

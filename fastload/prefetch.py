@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from fastload.pace import Pace
 from fastload.preparation import Arrival, Preparation
 from fastload.streams import NoStream, Passed, Point, SideStream
 from fastload.transfer import move_own
@@ -100,8 +99,7 @@ def _feed(batches: Iterator[Any], prepare: Preparation, room: Room, arrivals: Ar
     end: _Failure | None = None
     try:
         prepare.side.adopt_thread()
-        pace = Pace() if isinstance(prepare.side, SideStream) else None
-        while _entered(room, pace, arrivals):
+        while room.enter():
             arrival = None
             while arrival is None and not room.closed:  # of some batches nothing is left
                 batch = next(batches, _EXHAUSTED)
@@ -120,15 +118,6 @@ def _feed(batches: Iterator[Any], prepare: Preparation, room: Room, arrivals: Ar
     finally:
         arrivals.put(end)
         del batches, end  # the error's traceback keeps this frame too
-
-
-def _entered(room: Room, pace: Pace | None, arrivals: Arrivals) -> bool:
-    """Wait for a place, and for the best time to fill it; False if the pass was closed."""
-    came = time.monotonic()
-    entered = room.enter()
-    if entered and pace is not None:
-        pace.rest(time.monotonic() - came, in_reserve=arrivals.qsize())
-    return entered
 
 
 def _forget(batches: Iterator[Any], error: BaseException) -> None:

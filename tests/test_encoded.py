@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from fastload.collate import collate
-from fastload.encoded import EncodedImages, Kind, decode_on_cpu
+from fastload.encoded import ALIGNMENT, EncodedImages, Kind, decode_on_cpu
 from tests.files import BASELINE, BROKEN, OTHERS, by_pillow, jpeg, mutated, turned
 
 ALL = BASELINE | OTHERS | BROKEN
@@ -29,7 +29,7 @@ def test_the_table_tells_what_lies_where(files):
     assert files.table[:, 4].tolist() == kinds
     assert files.block.dtype == torch.uint8
     assert files.table.dtype == torch.int64
-    assert (files.table[:, 0] % 64 == 0).all()
+    assert (files.table[:, 0] % ALIGNMENT == 0).all()
     ends = files.table[:, 0] + files.table[:, 1]
     assert (ends[: -len(BROKEN) - 1] <= files.table[1 : -len(BROKEN), 0]).all()
     assert ends.max() <= len(files.block)
@@ -69,12 +69,6 @@ def test_some_rows_alone(files):
     assert images[0].shape == (3, 1, 1)
     assert np.array_equal(as_pillow_has_it(images[1]), by_pillow(BASELINE["4:4:4"]))
     assert list(problems) == [bad]
-
-
-def test_a_smaller_image_is_decoded_only_where_it_is_asked_for():
-    files = collate([jpeg(64, 64), jpeg(64, 64), OTHERS["PNG"]])
-    images, _ = decode_on_cpu(files, at_least=torch.tensor([[64, 64], [20, 32], [1, 1]]))
-    assert [tuple(image.shape) for image in images] == [(3, 64, 64), (3, 32, 32), (3, 48, 72)]
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")

@@ -1,7 +1,5 @@
 """One file through Pillow: its pixels or a reason."""
 
-import io
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -55,31 +53,3 @@ def test_unreadable_metadata_turns_nothing():
     plain = jpeg()
     odd = inserted(plain, 0xE1, b"Exif\0\0no table at all")
     assert np.array_equal(pixels(odd), by_pillow(plain))
-
-
-@pytest.mark.parametrize(
-    ("at_least", "shape"),
-    [
-        ((375, 500), (375, 500)),
-        ((188, 250), (375, 500)),  # a half has 188 rows, but Pillow counts whole multiples
-        ((187, 250), (188, 250)),
-        ((90, 125), (94, 125)),
-        ((1, 1), (47, 63)),
-        ((0, 0), (47, 63)),
-        ((46, 400), (375, 500)),
-        ((9999, 9999), (375, 500)),
-    ],
-)
-def test_a_smaller_image_may_suffice(at_least, shape):
-    assert pixels(jpeg(375, 500), at_least).shape == (*shape, 3)
-
-
-def test_a_smaller_image_is_close_to_the_larger_scaled_down():
-    gradient = saved(Image.linear_gradient("L"), quality=95)
-    half = np.asarray(Image.open(io.BytesIO(gradient)).convert("RGB").reduce(2), dtype=float)
-    assert np.abs(pixels(gradient, (128, 128)) - half).max() <= 2  # each rounds to a whole number on its way
-
-
-def test_a_size_that_suffices_is_nothing_to_other_formats():
-    data = OTHERS["PNG"]
-    assert np.array_equal(pixels(data, (1, 1)), pixels(data))
