@@ -8,8 +8,9 @@ import torch
 from torchvision import tv_tensors
 
 from fastload import kernels
+from fastload.masks import map_masks, resample_masks
 from fastload.nested import find, put
-from fastload.targets import Targets, map_masks, matrices_of, resample_masks
+from fastload.targets import Targets, matrices_of
 from fastload.transfer import send_tensor
 from fastload.transforms.work import Move
 

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from collections.abc import Iterator, MutableSequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat, KeyPoints, Mask
+from torchvision.tv_tensors import BoundingBoxes, KeyPoints, Mask
 
-from fastload.images import find_images, is_single
-from fastload.nested import Path, children_of, map_movable, put
-from fastload.ragged import Ragged
+from fastload.layout import FROM_CORNERS, TO_CORNERS, Layout, Target, name_of, of_kind, one_size, retyped
+from fastload.nested import Path, map_movable, put
 
-__all__ = ["Targets", "map_masks", "matrices_of", "resample_masks"]
+__all__ = ["Targets", "matrices_of"]
 
 MIN_SIDE = 1.0  # pixels, of a box that is worth keeping: the default of torchvision's SanitizeBoundingBoxes
-PER_IMAGE = frozenset({"image_id", "size", "orig_size", "image_size", "original_size", "canvas_size"})
-
-# What rows of boxes are multiplied by to become x1, y1, x2, y2.
-TO_CORNERS = {
-    BoundingBoxFormat.XYXY: torch.eye(4, dtype=torch.float64),
-    BoundingBoxFormat.XYWH: torch.tensor([[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 1]], dtype=torch.float64),
-    BoundingBoxFormat.CXCYWH: torch.tensor(
-        [[1, 0, 1, 0], [0, 1, 0, 1], [-0.5, 0, 0.5, 0], [0, -0.5, 0, 0.5]], dtype=torch.float64
-    ),
-}
-FROM_CORNERS = {name: matrix.inverse() for name, matrix in TO_CORNERS.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,10 +34,10 @@ class Targets:
     along its first dimension, one or more boxes an image; or the batch is a single image, to which all belongs.
 
     Coordinates are kept in float64 and rounded once, in :meth:`replaced`, to the dtype in which they came; integers are
-    truncated, as by torchvision. The pixels of masks are moved by :func:`map_masks`, on the images' device.
+    truncated, as by torchvision. The pixels of masks are moved by ``fastload.masks``, on the images' device.
     """
 
-    found: list[_Target]
+    found: list[Target]
     samples: int
     corners: torch.Tensor  # float64 (B, 2, 2): least and greatest x and y of the boxes of all images
     box_rows: torch.Tensor  # int64 (B,): the image of each
@@ -67,11 +54,11 @@ class Targets:
         Raises:
             TypeError: boxes are rotated; a target holds two tensors of boxes; or it cannot be told whose a target is.
         """
-        layout = _Layout.of(batch)
+        layout = Layout.of(batch)
         if layout is None:
             return None
         found = list(layout.targets())
-        boxes, points = (_of(kind, found) for kind in (BoundingBoxes, KeyPoints))
+        boxes, points = (of_kind(kind, found) for kind in (BoundingBoxes, KeyPoints))
         _check_boxes(boxes)
         coordinates, box_rows = _flat(boxes, layout.samples, columns=4)
         corners = coordinates.view(-1, 2, 2)
@@ -143,14 +130,14 @@ class Targets:
 
     def _dropped(self, batch: Any) -> Iterator[tuple[Path, Any]]:
         """The fields of the images that have lost boxes, without the rows of these."""
-        boxes = _of(BoundingBoxes, self.found)
+        boxes = of_kind(BoundingBoxes, self.found)
         # In float32, so that a box of just one pixel is not lost to the rounding of float64.
         large = ((self.corners[:, 1] - self.corners[:, 0]).float() >= MIN_SIDE).all(1)
         kept = torch.split(self.whole & large, [target.count for target in boxes])
         losers = [
             (each, keep) for each, keep in zip(boxes, kept, strict=True) if each.sample is not None and not keep.all()
         ]
-        layout = _Layout.of(batch) if losers else None
+        layout = Layout.of(batch) if losers else None
         fields = layout.fields() if layout else {}
         for target, keep in losers:
             rows = keep.nonzero().flatten()
@@ -161,22 +148,22 @@ class Targets:
     def _values(self) -> Iterator[tuple[Path, torch.Tensor]]:
         """Each tensor of boxes and of keypoints as it is now, with all its rows."""
         for kind, coordinates in ((BoundingBoxes, self.corners.flatten(1)), (KeyPoints, self.points)):
-            targets = _of(kind, self.found)
+            targets = of_kind(kind, self.found)
             for target, own in zip(targets, torch.split(coordinates, [each.count for each in targets]), strict=True):
                 yield target.path, self._typed(own, target)
 
-    def _typed(self, values: torch.Tensor, target: _Target) -> torch.Tensor:
+    def _typed(self, values: torch.Tensor, target: Target) -> torch.Tensor:
         like: torch.Tensor = target.value
         if isinstance(like, BoundingBoxes):
             values = values @ FROM_CORNERS[target.value.format]
         if not like.is_floating_point():
             values = values.float()  # where 2.9999999999999996 is 3: integers are truncated
-        return _like(values.to(like.dtype).view(like.shape).to(like.device), like, canvas_size=self._canvas(target))
+        return retyped(values.to(like.dtype).view(like.shape).to(like.device), like, canvas_size=self._canvas(target))
 
-    def _canvas(self, target: _Target) -> tuple[int, int]:
+    def _canvas(self, target: Target) -> tuple[int, int]:
         assert self.sizes is not None
         sizes = self.sizes if target.sample is None else self.sizes[target.sample, None]
-        return _one_size(sizes, _name(target.path))
+        return one_size(sizes, name_of(target.path))
 
     def _check(self, matrices: torch.Tensor, old_sizes: torch.Tensor) -> None:
         if matrices.shape != (self.samples, 2, 3) or old_sizes.shape != (self.samples, 2):
@@ -194,164 +181,9 @@ class Targets:
             wrong = next((size for size in own if size != target.canvas), None)
             if wrong is not None:
                 raise ValueError(
-                    f"{_name(target.path)} is for an image of height and width {target.canvas}, and its image is "
+                    f"{name_of(target.path)} is for an image of height and width {target.canvas}, and its image is "
                     f"{wrong}: targets must describe the images beside which they stand"
                 )
-
-
-@dataclass(frozen=True, eq=False)
-class _Target:
-    """One tensor of boxes, keypoints or masks, and whose it is."""
-
-    path: Path
-    value: Any
-    sample: int | None  # None: each image's, along the first dimension
-    owner: Path  # the path of what holds it, without the sample's index
-
-    @property
-    def canvas(self) -> tuple[int, int]:
-        size = self.value.shape[-2:] if isinstance(self.value, Mask) else self.value.canvas_size
-        return int(size[0]), int(size[1])
-
-    @property
-    def count(self) -> int:
-        """How many boxes or points there are."""
-        return int(self.value.numel()) // self._columns
-
-    @property
-    def _columns(self) -> int:
-        return len("xyxy") if isinstance(self.value, BoundingBoxes) else len("xy")
-
-    @property
-    def coordinates(self) -> torch.Tensor:
-        """x1, y1, x2, y2 of the boxes, or x, y of the points, float64 on the CPU."""
-        values: torch.Tensor = (
-            self.value.as_subclass(torch.Tensor).to("cpu", torch.float64).reshape(self.count, self._columns)
-        )
-        return values @ TO_CORNERS[self.value.format] if isinstance(self.value, BoundingBoxes) else values
-
-    def rows(self, count: int, samples: int) -> torch.Tensor:
-        """The image of each of ``count`` boxes, points or masks, int64 (count,)."""
-        if self.sample is not None:
-            return torch.full((count,), self.sample)
-        return torch.arange(samples).repeat_interleave(count // max(samples, 1))
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """Where things lie in a batch."""
-
-    entries: dict[Path, Any]  # its tensors, lists and tuples
-    images: frozenset[Path]
-    above: frozenset[Path]  # the containers that lead to the images
-    samples: int
-    alone: bool  # it is one image, not a batch or a list of them
-
-    @classmethod
-    def of(cls, batch: Any) -> _Layout | None:
-        """None if the batch has no targets."""
-        entries = dict(_walk(batch))
-        if not any(isinstance(entry, BoundingBoxes | KeyPoints | Mask) for entry in entries.values()):
-            return None
-        images = find_images(batch)
-        first, image = next(iter(images.items()))
-        single = is_single(image)
-        listed = single and len(first) > 1 and isinstance(first[-1], int)
-        if single and len({path[:-1] if listed else path for path in images}) > 1:
-            raise TypeError(
-                "it cannot be told which boxes, masks and keypoints belong to which image: the batch has single images "
-                f"at {', '.join(map(_name, images))}; collate them to one tensor or one list"
-            )
-        above = frozenset(path[:depth] for path in images for depth in range(len(path)))
-        samples = len(images) if single else len(image)
-        return cls(entries, frozenset(images), above, samples, alone=single and not listed)
-
-    def targets(self) -> Iterator[_Target]:
-        for path, value in self.entries.items():
-            if isinstance(value, BoundingBoxes | KeyPoints | Mask):
-                sample, free = self.place(path)
-                if sample is None and value.shape[0] != self.samples:
-                    raise TypeError(
-                        f"{_name(path)} is {type(value).__name__} {tuple(value.shape)} beside {self.samples} images: "
-                        f"its first dimension must be {self.samples}, or it must be in a list with one entry an image"
-                    )
-                yield _Target(path, value, sample, free[:-1])
-
-    def place(self, path: Path) -> tuple[int | None, Path]:
-        """The sample to which an entry belongs, and its path without the sample's index."""
-        if self.alone:
-            return 0, path
-        for kind in (MutableSequence, tuple):  # a pair of lists may stand beside two images
-            for depth, index in enumerate(path):
-                before = path[:depth]
-                if isinstance(index, int) and self._lists_samples(before, kind):
-                    return index, (*before, *path[depth + 1 :])
-        return None, path
-
-    def _lists_samples(self, path: Path, kind: type) -> bool:
-        return (
-            isinstance(self.entries.get(path), kind)
-            and len(self.entries[path]) == self.samples
-            and path not in self.above
-        )
-
-    def fields(self) -> dict[tuple[int | None, Path], list[tuple[Path, Any]]]:
-        """What may have a row for each box, by the sample and what holds it."""
-        fields: dict[tuple[int | None, Path], list[tuple[Path, Any]]] = defaultdict(list)
-        for path, value in self.entries.items():
-            sample, free = self.place(path)
-            if free and free[-1] not in PER_IMAGE and path not in self.images:
-                fields[sample, free[:-1]].append((path, value))
-        return fields
-
-
-def map_masks(batch: Any, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Any:
-    """``batch`` with its masks moved by ``function(planes, rows)``.
-
-    >>> batch = torch.zeros(2, 3, 4, 4), Mask(torch.arange(32).view(2, 4, 4))
-    >>> map_masks(batch, lambda planes, rows: planes[..., :1, :1])[1]
-    Mask([[[ 0]],
-    <BLANKLINE>
-          [[16]]])
-
-    ``planes``: uint8 (M, B, H, W), the masks of one tensor, their values as B bytes each, so that a kernel that takes
-    the nearest pixel of uint8 images moves masks of any dtype; what it fills with 0 is 0 then. ``rows``: int64 (M,) on
-    the CPU, the image to which each mask belongs. The result is of the same kind: (M, B, any height, any width).
-    """
-    layout = _Layout.of(batch)
-    if layout is None:
-        return batch
-    moved = {target.path: _moved(target, layout.samples, function) for target in _of(Mask, list(layout.targets()))}
-    return map_movable(lambda leaf, path: moved.get(path, leaf), batch)
-
-
-def resample_masks(
-    batch: Any, windows: torch.Tensor, size: tuple[int, int] | torch.Tensor, resample: Callable[..., Any]
-) -> Any:
-    """``batch`` with its masks cut, resized and mirrored as their images are, to the nearest pixel.
-
-    >>> from fastload import kernels
-    >>> batch = torch.zeros(1, 3, 2, 2), Mask(torch.tensor([[[1, 2], [3, 4]]]))
-    >>> mirror = torch.tensor([[0, 0, 2, 2, 2, 2, 0, 0, 0, 1]], dtype=torch.int32)
-    >>> resample_masks(batch, mirror, (2, 2), kernels.resample)[1].tolist()
-    [[[2, 1], [4, 3]]]
-
-    Args:
-        batch: with ``Mask``s of any dtype, which were on the images' device before.
-        windows: int32 (N, 10), of the images, as :func:`fastload.kernels.resample` takes them.
-        size: of the images, as that takes it.
-        resample: that function.
-
-    Raises:
-        ValueError: a mask is batched, and ``size`` differs from image to image.
-    """
-
-    def move(planes: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        out = _one_size(size[rows], "masks") if isinstance(size, torch.Tensor) else size
-        moved: torch.Tensor = resample(Ragged.of(planes), windows[rows], out, interpolation="nearest")[0]
-        return moved
-
-    return map_masks(batch, move)
 
 
 def matrices_of(windows: torch.Tensor, size: tuple[int, int] | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -388,30 +220,6 @@ def _have_area(corners: torch.Tensor) -> torch.Tensor:
     return (corners[:, 1] > corners[:, 0]).all(1)
 
 
-def _moved(
-    target: _Target, samples: int, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-) -> torch.Tensor:
-    mask = target.value.as_subclass(torch.Tensor)
-    *leading, height, width = mask.shape
-    count = mask.shape[:-2].numel()
-    planes = mask.reshape(-1).view(torch.uint8).view(count, height, width, mask.itemsize).permute(0, 3, 1, 2)
-    rows = target.rows(count, samples)
-    if not count:  # one more, which tells of what size none come back
-        planes, rows = planes.new_zeros(1, *planes.shape[1:]), torch.tensor([target.sample or 0])
-    moved = function(planes, rows)[:count]
-    values = moved.permute(0, 2, 3, 1).reshape(-1).view(mask.dtype)
-    return _like(values.view(*leading, *moved.shape[2:]), target.value)
-
-
-def _walk(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """The tensors, lists and tuples of a batch, outer before inner."""
-    if isinstance(value, torch.Tensor | tuple | MutableSequence):
-        yield path, value
-    if not isinstance(value, torch.Tensor):
-        for key, child in children_of(value) or ():
-            yield from _walk(child, (*path, key))
-
-
 def _length(value: Any) -> int | None:
     """How many rows a field has; None for what has none."""
     if isinstance(value, torch.Tensor):
@@ -423,42 +231,22 @@ def _length(value: Any) -> int | None:
 def _taken(value: Any, rows: torch.Tensor) -> Any:
     """Some rows of a tensor or list."""
     if isinstance(value, torch.Tensor):
-        return _like(value[rows.to(value.device)], value)
+        return retyped(value[rows.to(value.device)], value)
     return type(value)(value[row] for row in rows.tolist())
 
 
-def _like(tensor: torch.Tensor, like: torch.Tensor, **known: Any) -> torch.Tensor:
-    """``tensor`` with the type of ``like`` and what that knows beside its values; any shape, unlike torchvision's."""
-    typed: torch.Tensor = tensor.as_subclass(type(like))
-    vars(typed).update(vars(like) | known)
-    return typed
-
-
-def _of(kind: type, targets: Sequence[_Target]) -> list[_Target]:
-    return [target for target in targets if isinstance(target.value, kind)]
-
-
-def _flat(targets: list[_Target], samples: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _flat(targets: list[Target], samples: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The coordinates of all targets of a kind, float64 (M, columns), and the image of each row."""
     coordinates = [torch.empty(0, columns, dtype=torch.float64), *(target.coordinates for target in targets)]
     rows = [torch.empty(0, dtype=torch.int64), *(target.rows(target.count, samples) for target in targets)]
     return torch.cat(coordinates), torch.cat(rows)
 
 
-def _one_size(sizes: torch.Tensor, what: str) -> tuple[int, int]:
-    if not (sizes == sizes[:1]).all():
-        raise ValueError(
-            f"{what}: batched targets must come to be of one size; got {sorted(map(tuple, sizes.tolist()))}: crop "
-            "or resize the images to one, or give a list of targets"
-        )
-    return int(sizes[0, 0]), int(sizes[0, 1])
-
-
-def _check_boxes(boxes: list[_Target]) -> None:
+def _check_boxes(boxes: list[Target]) -> None:
     rotated = next((target for target in boxes if target.value.format not in TO_CORNERS), None)
     if rotated is not None:
         raise TypeError(
-            f"{_name(rotated.path)} has the format {rotated.value.format.name}; rotated boxes do not follow: give "
+            f"{name_of(rotated.path)} has the format {rotated.value.format.name}; rotated boxes do not follow: give "
             "XYXY, XYWH or CXCYWH, or move pixels in the workers, with torchvision.transforms.v2"
         )
     owners: dict[tuple[int | None, Path], Path] = {}
@@ -468,10 +256,6 @@ def _check_boxes(boxes: list[_Target]) -> None:
         other = owners.setdefault((target.sample, target.owner), target.path)
         if other is not target.path:
             raise TypeError(
-                f"{_name(other)} and {_name(target.path)} are both BoundingBoxes of one target, and rows are dropped "
-                "by one: join them, or put one into a dictionary of its own"
+                f"{name_of(other)} and {name_of(target.path)} are both BoundingBoxes of one target, and rows are "
+                "dropped by one: join them, or put one into a dictionary of its own"
             )
-
-
-def _name(path: Path) -> str:
-    return f"batch{''.join(f'[{key!r}]' for key in path)}"

@@ -14,7 +14,8 @@ from torchvision.transforms.v2.functional._geometry import _get_inverse_affine_m
 from torchvision.tv_tensors import BoundingBoxes, KeyPoints, Mask
 
 from fastload import kernels
-from fastload.targets import Targets, map_masks, matrices_of, resample_masks
+from fastload.masks import map_masks, resample_masks
+from fastload.targets import Targets, matrices_of
 
 FORMATS = ("XYXY", "XYWH", "CXCYWH")
 EPS = torch.finfo(torch.float32).eps
