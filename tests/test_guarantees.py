@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import itertools
 import multiprocessing
 import os
 import signal
@@ -18,7 +19,7 @@ from collections.abc import MutableMapping
 import pytest
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 from torchvision import tv_tensors
 from torchvision.models import resnet18
 
@@ -565,6 +566,59 @@ def test_g06_no_batch_of_the_next_pass_goes_to_a_slow_end_of_the_last():
 def test_g06_an_iterator_has_one_pass_as_itself_has():
     loader = fl.PrefetchLoader(iter([torch.tensor(number) for number in range(6)]), device="cpu")
     assert [(int(one), int(other)) for one, other in zip(loader, loader, strict=True)] == [(0, 1), (2, 3), (4, 5)]
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_g06_workers_may_be_started_in_any_way(context, persistent):
+    wrapped = DataLoader(
+        TensorDataset(torch.arange(6)),
+        batch_size=2,
+        num_workers=1,
+        multiprocessing_context=context,
+        persistent_workers=persistent,
+    )
+    loader = fl.PrefetchLoader(wrapped, device="cpu")
+    for _ in range(2):
+        assert [batch.tolist() for (batch,) in loader] == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_g06_an_endless_loader_can_be_left():
+    finished = []
+
+    def endless():
+        try:
+            for number in itertools.count():
+                yield torch.tensor(number)
+        finally:
+            finished.append(True)
+
+    with fl.PrefetchLoader(endless(), device="cpu") as batches:
+        assert [int(batch) for batch in itertools.islice(batches, 5)] == [0, 1, 2, 3, 4]
+    del batches
+    gc.collect()
+    assert finished == [True]
+
+
+def test_g06_passes_may_be_nested():
+    loader = fl.PrefetchLoader(numbered_loader(samples=8), device="cpu")
+    assert [[inner[1].tolist()[0] for inner in loader] for _ in loader] == [[0, 4], [0, 4]]
+
+
+def test_g06_a_loader_whose_iter_has_failed_can_be_used_again():
+    class Unlucky:
+        tries = 0
+
+        def __iter__(self):
+            self.tries += 1
+            if self.tries == 1:
+                raise OSError("the disk was busy")
+            return iter([torch.tensor(7)])
+
+    loader = fl.PrefetchLoader(Unlucky(), device="cpu")
+    with pytest.raises(OSError, match="the disk was busy"):
+        iter(loader)
+    assert [int(batch) for batch in loader] == [7]
 
 
 def test_g06_a_thread_waiting_for_a_batch_is_woken_by_close():
