@@ -407,6 +407,73 @@ def test_g05_a_killed_worker_is_an_error_and_no_hang():
             pass
 
 
+class Hangs(Numbered):
+    def __getitem__(self, index):
+        if index == 9:
+            time.sleep(60)
+        return super().__getitem__(index)
+
+
+def test_g05_a_hanging_worker_is_an_error_after_the_loaders_timeout():
+    loader = DataLoader(Hangs(), batch_size=4, num_workers=1, timeout=1)
+    batches = iter(fl.PrefetchLoader(loader, device="cpu"))
+    assert [next(batches)[1].tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    with pytest.raises(RuntimeError, match="DataLoader timed out"):
+        next(batches)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_g05_running_out_of_memory_in_the_dataset_is_the_datasets_error(workers):
+    loader = numbered_loader(fail_at=9, error=MemoryError("512 GiB"), num_workers=workers)
+    with pytest.raises(MemoryError, match="512 GiB"):
+        list(fl.PrefetchLoader(loader, device="cpu"))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_g05_an_error_of_a_destructor_harms_no_batch():
+    class Clumsy:
+        def __init__(self, number):
+            self.number = number
+
+        def __del__(self):
+            raise ValueError("dropped")
+
+    batches = fl.PrefetchLoader((Clumsy(number) for number in range(5)), device="cpu")
+    assert [batch.number for batch in batches] == [0, 1, 2, 3, 4]
+
+
+INTERRUPTED = """
+import sys, time, torch, fastload as fl
+from torch.utils.data import DataLoader, TensorDataset
+class Slow(TensorDataset):
+    def __getitem__(self, index):
+        time.sleep({seconds})
+        return super().__getitem__(index)
+if __name__ == "__main__":
+    loader = fl.PrefetchLoader(DataLoader(Slow(torch.arange(100)), 2, num_workers={workers}), device="cpu")
+    for (batch,) in loader:
+        print(batch.tolist(), flush=True)
+        time.sleep({pause})
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("seconds", "pause"), [(0.0, 60), (0.2, 0)])  # in the consumer's step; waiting for a batch
+def test_g06_an_interrupt_ends_the_process_and_its_workers(tmp_path, workers, seconds, pause):
+    script = tmp_path / "script.py"
+    script.write_text(INTERRUPTED.format(workers=workers, seconds=seconds, pause=pause))
+    with subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout.readline() == "[0, 1]\n"
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: workers get it too
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "KeyboardInterrupt" in errors
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)  # nobody is left
+
+
 class Falsy(Exception):  # noqa: N818
     def __len__(self):
         return 0
