@@ -15,8 +15,8 @@ PIECE = 4 * 2**20  # bytes, at least, for a thread
 def pinned(block: torch.Tensor) -> torch.Tensor:
     """``block``, uint8 (bytes,), in pinned memory.
 
-    A ``DataLoader`` pins with one thread, which copies 2.5 GB/s out of its workers' memory, page after page seen for
-    the first time (docs/decoding.md); several threads share that.
+    A ``DataLoader`` pins with one thread, which was found to copy 2.5 GB/s out of its workers' memory and to hold up
+    whole images (docs/decoding.md); several threads share the work.
     """
     target = torch.empty(block.shape, dtype=torch.uint8, pin_memory=True)
     copy(target, block)
