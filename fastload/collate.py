@@ -17,6 +17,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 from fastload.encoded import ALIGNMENT, EncodedImages, Kind
 from fastload.jpeg import scan
 from fastload.pixels import UndecodableError, jpeg_pixels, most_pixels, pixels
+from fastload.shared import Shared
 
 __all__ = ["collate"]
 
@@ -146,7 +147,7 @@ def _packed(files: Sequence[Any], *, decode: bool) -> EncodedImages:
     ends = np.cumsum(-(-lengths // ALIGNMENT) * ALIGNMENT)
     offsets = np.where(lengths, np.append(0, ends[:-1]), 0)
     block = _empty(max(int(ends[-1]), ALIGNMENT))
-    memory = block.numpy()
+    memory = (block.block if isinstance(block, Shared) else block).numpy()
     for offset, length, content in zip(offsets.tolist(), lengths.tolist(), contents, strict=True):
         memory[offset : offset + length] = np.frombuffer(content.data, np.uint8)
     rows = [(content.height, content.width, content.kind) for content in contents]
@@ -186,12 +187,11 @@ def _examined(data: bytes, *, decode: bool) -> _Content:
     return _Content(decoded.reshape(-1), height, width, Kind.PIXELS)
 
 
-def _empty(size: int) -> torch.Tensor:
-    """Memory for the block; in a worker that which the training process shares, as ``default_collate`` does."""
-    if get_worker_info() is None:
+def _empty(size: int) -> torch.Tensor | Shared:
+    """Memory for the block; in a worker that which the training process shares."""
+    if get_worker_info() is None or not hasattr(os, "memfd_create"):  # it is Linux's
         return torch.empty(size, dtype=torch.uint8)
-    storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]  # noqa: SLF001
-    return torch.empty(0, dtype=torch.uint8).set_(storage)
+    return Shared(size)
 
 
 def _name(file: Any, index: int) -> str:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
 
+import numpy as np
 import torch
 
 from fastload.pinned import pinned
 from fastload.pixels import UndecodableError, pixels
+from fastload.shared import Shared, received
 
 __all__ = ["ALIGNMENT", "EncodedImages", "Kind", "decode_on_cpu"]
 
@@ -41,11 +45,17 @@ class EncodedImages:
         problems: why bad ones are bad, by their places in the batch.
     """
 
-    def __init__(self, block: torch.Tensor, table: torch.Tensor, names: list[str], problems: dict[int, str]) -> None:
-        self.block = block
+    def __init__(
+        self, block: torch.Tensor | Shared, table: torch.Tensor, names: list[str], problems: dict[int, str]
+    ) -> None:
+        self._shared = block if isinstance(block, Shared) else None
+        self.block = block.block if isinstance(block, Shared) else block
         self.table = table
         self.names = names
         self.problems = problems
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_shared": None}
 
     def __len__(self) -> int:
         return len(self.table)
@@ -72,6 +82,23 @@ class EncodedImages:
     def pin_memory(self, device: torch.device | str | None = None) -> EncodedImages:  # noqa: ARG002
         """The same with its block in pinned memory; ``device`` is there as in ``Tensor.pin_memory``, and not used."""
         return EncodedImages(pinned(self.block), self.table, self.names, self.problems)
+
+
+def _sent(files: EncodedImages) -> Any:
+    """What a worker's queue sends: not the block, but where it lies; the table by value, since it is small."""
+    if files._shared is None:  # noqa: SLF001
+        return files.__reduce_ex__(2)
+    handle = files._shared.handle()  # noqa: SLF001
+    return _received, (handle, files.table.numpy(), files.names, files.problems)
+
+
+def _received(
+    handle: tuple[Any, int], table: np.ndarray[Any, Any], names: list[str], problems: dict[int, str]
+) -> EncodedImages:
+    return EncodedImages(received(*handle), torch.from_numpy(table), names, problems)
+
+
+ForkingPickler.register(EncodedImages, _sent)
 
 
 def decode_on_cpu(files: EncodedImages, rows: Sequence[int] | None = None) -> tuple[list[torch.Tensor], dict[int, str]]:
