@@ -6,15 +6,17 @@ import gc
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Integral
 from typing import Any
 
 import torch
 
+from fastload.order import Order
 from fastload.prefetch import Pass, Room
 from fastload.preparation import Preparation
+from fastload.progress import Progress, Resumption, state_after
 from fastload.streams import side_stream
 from fastload.transforms import Compose, Key, Normalize
 
@@ -90,6 +92,8 @@ class PrefetchLoader:
         self.seed = int(seed)
         self.epoch = 0
         self.stats: Counter[str] = Counter()
+        self._progress: Progress | None = None
+        self._resumption: Resumption | None = None
         self._side = side_stream(self.device)
         self._spare: list[Room] = []
         self._passes: weakref.WeakSet[Pass] = weakref.WeakSet()
@@ -99,16 +103,18 @@ class PrefetchLoader:
         if isinstance(self.loader, Iterator) and (live := self._live_pass()):
             return live  # as iter() of an iterator is itself
         self._end_passes_that_share_an_iterator()
+        progress = Progress(self.loader, self.epoch, self._resumption)
         with _garbage_kept_from_workers():
-            batches = iter(self.loader)
+            batches = progress.begin()
         self._side.follow_consumer()
         # The last pass's room knows which batches the consumer may still hold: memory is bounded across epochs too.
         room = self._spare.pop() if self._spare else Room(self.depth)
-        rank, ranks = _share(self.loader)
-        key = Key(self.seed, self.epoch, place=rank, stride=ranks)
+        rank, ranks = Order(self.loader).share
+        key = Key(self.seed, self.epoch, place=rank, stride=ranks).advanced(progress.first.samples)
         prepare = Preparation(self._side, self.transform, key, self.stats)
         self.epoch += 1
-        one_pass = Pass(batches, prepare, room, self._spare)
+        self._progress, self._resumption = progress, None
+        one_pass = Pass(batches, prepare, progress, room, self._spare)
         self._passes.add(one_pass)
         self._threads.add(one_pass.thread)
         return one_pass
@@ -129,10 +135,6 @@ class PrefetchLoader:
     def __getattr__(self, name: str) -> Any:
         if name == "loader" or name.startswith("__"):  # a copy is being made; such methods are a class's own
             raise AttributeError(name)
-        if name in ("state_dict", "load_state_dict"):
-            raise AttributeError(
-                f"{name}: resuming is not there yet; the wrapped loader's state is ahead of the consumer"
-            )
         return getattr(self.loader, name)
 
     def __enter__(self) -> PrefetchLoader:
@@ -147,13 +149,58 @@ class PrefetchLoader:
             one_pass.close()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin the next pass as ``epoch``, here and in the wrapped loader or its samplers; else epochs count up."""
+        """Begin the next pass as ``epoch``, here and in the wrapped loader or its samplers; else epochs count up.
+
+        After ``load_state_dict``, the epoch of the state is gone on with; any other is begun at its first batch.
+        """
+        if self._resumption and epoch != self._resumption.epoch:
+            self._resumption.give_up(epoch)
+            self._resumption = None
         self.epoch = epoch
-        batch_sampler = getattr(self.loader, "batch_sampler", None)
-        samplers = [getattr(self.loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
-        for owner in [self.loader] if hasattr(self.loader, "set_epoch") else samplers:
-            if callable(set_epoch := getattr(owner, "set_epoch", None)):
-                set_epoch(epoch)
+        Order(self.loader).set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What ``load_state_dict`` needs to go on after the batch that was yielded last, whatever was fetched ahead.
+
+        >>> loader = PrefetchLoader([torch.zeros(2), torch.ones(2), torch.ones(2)], device="cpu")
+        >>> first = next(iter(loader))
+        >>> resumed = PrefetchLoader([torch.zeros(2), torch.ones(2), torch.ones(2)], device="cpu")
+        >>> resumed.load_state_dict(loader.state_dict())
+        >>> len(list(resumed))
+        2
+
+        Numbers, strings, lists and tensors, so that ``torch.load`` reads them with ``weights_only``; and the wrapped
+        loader's own state, if it has one. Once a loop has come to its end, the state is that before the next epoch.
+        """
+        if self._resumption:
+            return dict(self._resumption.state)
+        with _garbage_kept_from_workers():  # a stateful loader that was never iterated over starts its own
+            return state_after(self.loader, self.seed, self.epoch, self._progress)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next pass go on where ``state`` was taken, in a loader made as that one was; all other passes end.
+
+        The samples, their order and their augmentations are those that would have come, in this epoch and in later
+        ones. docs/guarantees.md tells of what is asked for that. How the batches before are passed over:
+
+        - A wrapped loader with ``load_state_dict``, such as torchdata's ``StatefulDataLoader``, does so itself.
+        - Of a ``DataLoader`` over a map-style dataset their indices are drawn, and no sample is loaded. The batch size
+          and the number of ranks may be others than they were.
+        - Of an iterable dataset, or any other iterable, they are pulled in ``iter()`` and thrown away, neither copied
+          nor transformed.
+
+        Where no ranks share the epoch, torch's default generator for the CPU is put where it was when the state was
+        taken, since shuffling draws from it.
+
+        Raises:
+            ValueError: the state is of another format, seed, sampler, or number of ranks or batch size where these
+                must stay; at the next ``iter()``: the epoch has fewer batches than the state had seen.
+        """
+        resumption = Resumption(state, self.loader, self.seed)
+        self.close()
+        resumption.restore()
+        self._resumption = resumption
+        self.epoch = resumption.epoch
 
 
 @contextmanager
@@ -168,19 +215,6 @@ def _garbage_kept_from_workers() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-
-
-def _share(loader: Any) -> tuple[int, int]:
-    """Which of the ranks that share an epoch this is, and how many they are, as a ``DistributedSampler`` tells.
-
-    Its samples are every so many of the epoch's, which gives each its place.
-    """
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    for sampler in (getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)):
-        rank, ranks = getattr(sampler, "rank", None), getattr(sampler, "num_replicas", None)
-        if isinstance(rank, Integral) and isinstance(ranks, Integral):
-            return int(rank), int(ranks)
-    return 0, 1
 
 
 def _plan(

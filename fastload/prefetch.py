@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from fastload.preparation import Arrival, Preparation
+from fastload.progress import Position, Progress
 from fastload.streams import NoStream, Passed, Point, SideStream
 from fastload.transfer import move_own
 
@@ -36,23 +37,29 @@ _EXHAUSTED = object()
 
 @dataclass
 class _Failure:
-    """An error of the background thread, after which nothing comes; at the loader's own end, None arrives."""
+    """An error of the background thread, after which nothing comes.
+
+    At the loader's own end its last position arrives, and None where the pass was closed.
+    """
 
     error: BaseException
 
 
-Arrivals = SimpleQueue[Arrival | _Failure | None]
+Arrivals = SimpleQueue[Arrival | _Failure | Position | None]
 
 
 class Pass(Iterator[Any]):
     """One pass over the loader: the consumer's end of what a background thread prepares."""
 
-    def __init__(self, batches: Iterator[Any], prepare: Preparation, room: Room, spare: list[Room]) -> None:
+    def __init__(
+        self, batches: Iterator[Any], prepare: Preparation, progress: Progress, room: Room, spare: list[Room]
+    ) -> None:
         self._side = prepare.side
+        self._progress = progress
         self._room = room
         self._arrivals: Arrivals = SimpleQueue()
         self.thread = threading.Thread(
-            target=_feed, args=(batches, prepare, room, self._arrivals), name="fastload-prefetch", daemon=True
+            target=_feed, args=(batches, prepare, progress, room, self._arrivals), name="fastload-prefetch", daemon=True
         )
         self._turn = threading.Lock()
         self.thread.start()
@@ -66,7 +73,8 @@ class Pass(Iterator[Any]):
                 raise StopIteration
             self._room.leave(self._side)
             arrival = self._arrivals.get()
-            if arrival is None:
+            if arrival is None or isinstance(arrival, Position):
+                self._progress.yielded = arrival or self._progress.yielded
                 self.close()
                 raise StopIteration
             try:
@@ -91,12 +99,14 @@ class Pass(Iterator[Any]):
             warnings.warn(arrival.remark, UserWarning, stacklevel=3)
         sent = arrival.sent
         self._side.hand_over(sent.memory(), arrival.ready)
-        return move_own(sent.batch, self._side.device) if sent.has_own else sent.batch
+        batch = move_own(sent.batch, self._side.device) if sent.has_own else sent.batch
+        self._progress.yielded = arrival.position
+        return batch
 
 
-def _feed(batches: Iterator[Any], prepare: Preparation, room: Room, arrivals: Arrivals) -> None:
+def _feed(batches: Iterator[Any], prepare: Preparation, progress: Progress, room: Room, arrivals: Arrivals) -> None:
     """The background thread: wait for room, pull, prepare; until the end, an error, or the pass is closed."""
-    end: _Failure | None = None
+    end: _Failure | Position | None = None
     try:
         prepare.side.adopt_thread()
         while room.enter():
@@ -104,10 +114,13 @@ def _feed(batches: Iterator[Any], prepare: Preparation, room: Room, arrivals: Ar
             while arrival is None and not room.closed:  # of some batches nothing is left
                 batch = next(batches, _EXHAUSTED)
                 if batch is _EXHAUSTED:
+                    end = progress.end()
                     return
+                progress.fetched()
                 with torch.no_grad():
                     arrival = prepare(batch)
                 if arrival is not None:
+                    arrival.position = progress.position(prepare.samples)
                     arrivals.put(arrival)
                     arrival.ready.wait()  # asked for the next batch, the loader may write to its tensors again
                 del batch  # pinned memory, not to be held while the loader takes its time

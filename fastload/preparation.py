@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from fastload.encoded import EncodedImages
 from fastload.following import followed
 from fastload.images import find_images, find_labels, is_single, remark_on_range
 from fastload.nested import Path, at, find, put, take_rows
+from fastload.progress import Position
 from fastload.streams import NoStream, SideStream
 from fastload.targets import Targets
 from fastload.transfer import Sent, send, send_tensor
@@ -30,6 +31,7 @@ class Arrival:
     sent: Sent
     ready: Any
     remark: str | None
+    position: Position = field(default_factory=Position)
 
 
 class Preparation:
@@ -53,6 +55,7 @@ class Preparation:
         self._normalize = _normalize_of(self._transform)
         self._key = key
         self._counts = Counter() if counts is None else counts
+        self.samples = 0
 
     def __call__(self, batch: Any) -> Arrival | None:
         """Queue all that there is to do to ``batch``; None if none of its samples is left."""
@@ -77,7 +80,9 @@ class Preparation:
             transform.run(group, self._key)
             results |= _returned(group, {path: images[path] for path in paths})
             done.append((group, samples))
-        self._key = self._key.advanced(max(samples for _, samples in done))
+        most = max(samples for _, samples in done)
+        self._key = self._key.advanced(most)
+        self.samples += most
         return self._followed(put(batch, results), done)
 
     def _followed(self, batch: Any, done: list[tuple[Batch, int]]) -> Any:

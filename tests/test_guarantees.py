@@ -981,7 +981,6 @@ def test_g08_answers_as_the_wrapped_loader():
         assert getattr(loader, name) is getattr(wrapped, name)
     with pytest.raises(AttributeError, match="no_such_thing"):
         loader.no_such_thing  # noqa: B018
-    assert not hasattr(loader, "state_dict")
 
 
 def test_g08_a_loader_without_length_has_none():
@@ -1061,6 +1060,46 @@ def test_g09_a_sample_is_augmented_alike_on_cpu_and_gpu():
     # Resampling is right to a thousandth of full scale, which a factor of contrast and a small std make larger.
     largest = 1.4**3 * 1e-3 / min(STD)
     assert (augmented("cuda") - augmented("cpu")).abs().max() <= largest
+
+
+# G10: resume; tests/test_resume.py has it at many places and with many samplers
+
+
+class RampStream(IterableDataset):
+    def __iter__(self):
+        worker = torch.utils.data.get_worker_info()
+        return (Ramps()[index] for index in range(worker.id if worker else 0, 32, worker.num_workers if worker else 1))
+
+
+def resumable(dataset, workers):
+    shuffle = {} if dataset is RampStream else {"shuffle": True}
+    wrapped = DataLoader(dataset(), batch_size=4, num_workers=workers, **shuffle)
+    return fl.PrefetchLoader(wrapped, transform=T.Compose(AUGMENT), device="cpu", depth=4, seed=1)
+
+
+def epochs_to_the_third(loader):
+    while loader.epoch < 3:
+        for images, labels in loader:
+            yield labels.tolist(), images
+
+
+@pytest.mark.parametrize("dataset", [Ramps, RampStream])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("place", [1, 8, 13])
+def test_g10_a_new_loader_goes_on_after_the_batch_that_was_yielded_last(dataset, workers, place, tmp_path):
+    torch.manual_seed(3)
+    expected = []
+    loader = resumable(dataset, workers)
+    for batch in epochs_to_the_third(loader):
+        expected.append(batch)
+        if len(expected) == place:
+            torch.save(loader.state_dict(), tmp_path / "state.pt")
+    torch.manual_seed(4)
+    resumed = resumable(dataset, workers)
+    resumed.load_state_dict(torch.load(tmp_path / "state.pt"))
+    actual = list(epochs_to_the_third(resumed))
+    assert [labels for labels, _ in actual] == [labels for labels, _ in expected[place:]]
+    assert all(torch.equal(images, other) for (_, images), (_, other) in zip(actual, expected[place:], strict=True))
 
 
 # G12: no hidden sync
