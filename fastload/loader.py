@@ -16,7 +16,8 @@ import torch
 from fastload.order import Order
 from fastload.prefetch import Pass, Room
 from fastload.preparation import Preparation
-from fastload.progress import Progress, Resumption, state_after
+from fastload.progress import Progress
+from fastload.resumption import Resumption, state_after
 from fastload.streams import side_stream
 from fastload.transforms import Compose, Key, Normalize
 
@@ -103,15 +104,17 @@ class PrefetchLoader:
         if isinstance(self.loader, Iterator) and (live := self._live_pass()):
             return live  # as iter() of an iterator is itself
         self._end_passes_that_share_an_iterator()
-        progress = Progress(self.loader, self.epoch, self._resumption)
+        order, resumption = Order(self.loader), self._resumption
+        start = resumption.start if resumption else order.start()
         with _garbage_kept_from_workers():
-            batches = progress.begin()
+            batches = resumption.begin() if resumption else iter(self.loader)
+        progress = Progress(self.loader, self.epoch, start, resumption.first if resumption else None)
         self._side.follow_consumer()
         # The last pass's room knows which batches the consumer may still hold: memory is bounded across epochs too.
         room = self._spare.pop() if self._spare else Room(self.depth)
-        rank, ranks = Order(self.loader).share
-        key = Key(self.seed, self.epoch, place=rank, stride=ranks).advanced(progress.first.samples)
-        prepare = Preparation(self._side, self.transform, key, self.stats)
+        rank, ranks = order.share
+        key = Key(self.seed, self.epoch, place=rank, stride=ranks)
+        prepare = Preparation(self._side, self.transform, key, self.stats, samples=progress.yielded.samples)
         self.epoch += 1
         self._progress, self._resumption = progress, None
         one_pass = Pass(batches, prepare, progress, room, self._spare)
@@ -175,7 +178,7 @@ class PrefetchLoader:
         if self._resumption:
             return dict(self._resumption.state)
         with _garbage_kept_from_workers():  # a stateful loader that was never iterated over starts its own
-            return state_after(self.loader, self.seed, self.epoch, self._progress)
+            return state_after(self._progress, self.loader, self.seed, self.epoch)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next pass go on where ``state`` was taken, in a loader made as that one was; all other passes end.

@@ -1,10 +1,9 @@
-"""``Order``: what decides which samples a loader yields, and in which order; and a loader of those that are left."""
+"""``Order``: what decides which samples a loader yields, and in which order."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from numbers import Integral
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-__all__ = ["Order", "default_generator_at"]
+__all__ = ["Order"]
 
 
 class Order:
@@ -20,8 +19,8 @@ class Order:
 
     >>> from torch.utils.data import DataLoader, DistributedSampler
     >>> order = Order(DataLoader(range(8), sampler=DistributedSampler(range(8), num_replicas=4, rank=1)))
-    >>> order.share, order.sampler, order.epoch
-    ((1, 4), 'DistributedSampler', 0)
+    >>> order.share, order.epoch
+    ((1, 4), 0)
 
     Of a loader that has none of these, such as a generator, nothing is known, and it is alone.
     """
@@ -44,22 +43,13 @@ class Order:
         return 0, 1
 
     @property
-    def sampler(self) -> str | None:
-        """The type of the sampler that the others draw from."""
-        plain, batches, within = self._samplers
-        innermost = within or batches or plain
-        return None if innermost is None else type(innermost).__name__
-
-    @property
     def batch_size(self) -> int | None:
-        sizes = (getattr(owner, "batch_size", None) for owner in (self._loader, self._samplers[1]))
-        return next((int(size) for size in sizes if isinstance(size, Integral)), None)
+        return _first_integer("batch_size", [self._loader, self._samplers[1]])
 
     @property
     def epoch(self) -> int | None:
         """The samplers' own, which is not the loader's if nobody calls ``set_epoch``."""
-        epochs = (getattr(owner, "epoch", None) for owner in self._owners_of_epoch())
-        return next((int(epoch) for epoch in epochs if isinstance(epoch, Integral)), None)
+        return _first_integer("epoch", self._owners_of_epoch())
 
     def set_epoch(self, epoch: int) -> None:
         for owner in self._owners_of_epoch():
@@ -68,17 +58,6 @@ class Order:
     def _owners_of_epoch(self) -> list[Any]:
         owners = [self._loader] if hasattr(self._loader, "set_epoch") else self._samplers
         return [owner for owner in owners if callable(getattr(owner, "set_epoch", None))]
-
-    @property
-    def generators(self) -> list[torch.Generator]:
-        """Those that were given to the loader and its samplers, each once."""
-        found = [getattr(owner, "generator", None) for owner in (self._loader, *self._samplers)]
-        return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
-
-    @property
-    def hangs_on_the_default_generator(self) -> bool:
-        """Not where ranks share an epoch: they agree on its order by its number, and the generator is each rank's."""
-        return self.share[1] == 1
 
     @property
     def has_indices(self) -> bool:
@@ -94,62 +73,93 @@ class Order:
         """Whether batches are cut from a row of samples, so that they may begin at any of them."""
         return self.has_indices and type(self._loader.batch_sampler) is BatchSampler
 
-    @property
-    def has_kept_workers(self) -> bool:
-        """Whether persistent workers are there already: then ``iter()`` draws no seed for them any more."""
-        kept = getattr(self._loader, "persistent_workers", False)
-        return bool(kept) and getattr(self._loader, "_iterator", None) is not None
+    def facts(self) -> dict[str, Any]:
+        """What another loader must have in common with this one to yield the same samples in the same order."""
+        plain, batches, within = self._samplers
+        innermost = within or batches or plain
+        return {
+            "loader": type(self._loader).__name__,
+            "sampler": None if innermost is None else type(innermost).__name__,
+            "generators": len(self._generators),
+            "samples": _length(getattr(innermost, "dataset", plain)),  # of all ranks
+            "batch_size": self.batch_size,
+            "ranks": self.share[1],
+            "num_workers": getattr(self._loader, "num_workers", None),
+            # Workers that are kept draw no seed in later epochs, from the generator that a sampler without epochs uses.
+            "persistent_workers": self.epoch is None and self._keeps_workers(),
+        }
 
-    def after(self, *, samples: int, batches: int, with_kept_workers: bool) -> tuple[Iterator[Any], int]:
+    def facts_that_may_change(self) -> set[str]:
+        if self.is_a_row:
+            return {"batch_size", "ranks", "num_workers"}
+        return {"num_workers"} if self.has_indices else set()
+
+    # What an epoch's order is drawn from
+
+    def start(self) -> dict[str, Any]:
+        """What the order of the next epoch will be made of; plain values."""
+        return {
+            "default_generator": self.default_generator(),
+            "generators": [each.get_state() for each in self._generators],
+            "sampler_epoch": self.epoch,
+            "kept_workers": self._keeps_workers() and self._loader._iterator is not None,  # noqa: SLF001
+        }
+
+    def default_generator(self) -> torch.Tensor | None:
+        """The state of torch's, unless ranks share the epoch: they agree on the order by its number."""
+        return torch.get_rng_state() if self.share[1] == 1 else None
+
+    @property
+    def _generators(self) -> list[torch.Generator]:
+        """Those that were given to the loader and its samplers, each once."""
+        found = [getattr(owner, "generator", None) for owner in (self._loader, *self._samplers)]
+        return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
+
+    def put_back_generators(self, start: Mapping[str, Any]) -> None:
+        """Put those that were given where they were at the start of an epoch; torch's default one is left alone."""
+        for generator, state in zip(self._generators, start["generators"], strict=True):
+            generator.set_state(state)
+
+    # Going on within an epoch
+
+    def after(self, start: Mapping[str, Any], *, samples: int, batches: int) -> tuple[Iterator[Any], int]:
         """Iterate over what comes after so many samples of a row, else after so many batches.
 
-        How many of these were missing comes with it. Generators are drawn from as ``iter()`` of the loader would have.
+        How many of these were missing comes with it. Generators are drawn from as ``iter()`` of the loader did.
         """
-        outer, name = self._loader.batch_sampler, "batch_sampler"
-        rewind = self._rewind() if with_kept_workers else None
+        name = "sampler" if self._loader.batch_sampler is None else "batch_sampler"
+        whole = getattr(self._loader, name)
+        passing = rest = Rest(whole, batches)
         if self.is_a_row:
-            passing = Rest(outer.sampler, samples)
-            rest = Rest(BatchSampler(passing, outer.batch_size, outer.drop_last), 0, rewind)
-        else:
-            name = name if outer is not None else "sampler"
-            passing = rest = Rest(getattr(self._loader, name), batches, rewind)
-        iterator = self._iterate(rest, name)
+            passing = Rest(whole.sampler, samples)
+            rest = Rest(BatchSampler(passing, whole.batch_size, whole.drop_last), 0)
+        twin: Any = copy.copy(self._loader)
+        vars(twin).update({name: (), "_iterator": None})  # `DataLoader` refuses to have its sampler set
+        if start["kept_workers"] and self._keeps_workers():
+            with torch.random.fork_rng(devices=[]):  # they were there already, and no seed was drawn for them
+                iter(twin)._index_sampler = rest  # noqa: SLF001
+        vars(twin)[name] = rest
+        self.put_back_generators(start)
+        iterator = iter(twin)
         rest.begin()
+        if self._keeps_workers():  # for the epochs that follow
+            iterator._index_sampler = whole  # noqa: SLF001
+            self._loader._iterator = iterator  # noqa: SLF001
         return iterator, passing.missing
 
-    def _iterate(self, rest: Rest, name: str) -> Iterator[Any]:
-        twin = copy.copy(self._loader)
-        vars(twin).update({name: rest, "_iterator": None})  # `DataLoader` refuses to have its sampler set
-        iterator: Any = iter(twin)
-        if self._loader.persistent_workers:
-            iterator._index_sampler = getattr(self._loader, name)  # noqa: SLF001  (of the epochs that follow)
-            self._loader._iterator = iterator  # noqa: SLF001
-        return iterator  # type: ignore[no-any-return]
-
-    def _rewind(self) -> Callable[[], None]:
-        default, states = torch.get_rng_state(), [(each, each.get_state()) for each in self.generators]
-
-        def rewind() -> None:
-            torch.set_rng_state(default)
-            for generator, state in states:
-                generator.set_state(state)
-
-        return rewind
+    def _keeps_workers(self) -> bool:
+        return isinstance(self._loader, DataLoader) and self._loader.persistent_workers
 
 
 class Rest:
-    """What a sampler yields after its first ``count``; ``before`` is called whenever it is asked for an iterator.
+    """What a sampler yields after its first ``count``.
 
-    >>> rest = Rest(range(5), 7)
-    >>> list(rest), rest.missing
-    ([], 2)
     >>> list(Rest(range(5), 3))
     [3, 4]
     """
 
-    def __init__(self, items: Iterable[Any], count: int, before: Callable[[], None] | None = None) -> None:
+    def __init__(self, items: Iterable[Any], count: int) -> None:
         self.missing = 0
-        self._before = before
         self._items = items
         self._count = count
         self._left: Iterator[Any] = iter(())
@@ -157,8 +167,6 @@ class Rest:
 
     def __iter__(self) -> Iterator[Any]:
         # At once, as some samplers draw here; and `DataLoader` may ask twice, and use the later.
-        if self._before:
-            self._before()
         self._left, self._begun = iter(self._items), False
         return self._iterate()
 
@@ -174,15 +182,13 @@ class Rest:
         yield from self._left
 
 
-@contextmanager
-def default_generator_at(state: torch.Tensor | None) -> Iterator[None]:
-    """Let torch's default generator be at ``state`` here, and then again where it was; None leaves it alone."""
-    if state is None:
-        yield
-        return
-    before = torch.get_rng_state()
-    torch.set_rng_state(state)
+def _first_integer(name: str, owners: list[Any]) -> int | None:
+    values = (getattr(owner, name, None) for owner in owners)
+    return next((int(value) for value in values if isinstance(value, Integral)), None)
+
+
+def _length(sized: Any) -> int | None:
     try:
-        yield
-    finally:
-        torch.set_rng_state(before)
+        return len(sized)
+    except (TypeError, NotImplementedError):
+        return None

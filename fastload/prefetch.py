@@ -11,6 +11,7 @@ import warnings
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum, auto
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -32,20 +33,22 @@ IN_HAND = 2
 GRACE = 0.8
 GRACE_AT_EXIT = 60.0
 
-_EXHAUSTED = object()
+
+class _End(Enum):
+    """After which nothing comes: the loader has no more, or the pass was closed."""
+
+    EXHAUSTED = auto()
+    CLOSED = auto()
 
 
 @dataclass
 class _Failure:
-    """An error of the background thread, after which nothing comes.
-
-    At the loader's own end its last position arrives, and None where the pass was closed.
-    """
+    """An error of the background thread, after which nothing comes."""
 
     error: BaseException
 
 
-Arrivals = SimpleQueue[Arrival | _Failure | Position | None]
+Arrivals = SimpleQueue[tuple[Arrival, Position] | _Failure | _End]
 
 
 class Pass(Iterator[Any]):
@@ -72,13 +75,13 @@ class Pass(Iterator[Any]):
             if not self.close.alive:
                 raise StopIteration
             self._room.leave(self._side)
-            arrival = self._arrivals.get()
-            if arrival is None or isinstance(arrival, Position):
-                self._progress.yielded = arrival or self._progress.yielded
+            came = self._arrivals.get()
+            if isinstance(came, _End):
+                self._progress.ended = came is _End.EXHAUSTED
                 self.close()
                 raise StopIteration
             try:
-                return self._received(arrival)
+                return self._received(came)
             except StopIteration as error:  # it would end the loop as if nothing had happened
                 self.close()
                 raise RuntimeError("the loader, a transform or a `to` raised StopIteration") from error
@@ -86,42 +89,42 @@ class Pass(Iterator[Any]):
                 self.close()
                 raise
             finally:
-                del arrival  # an error's traceback keeps this frame, which would keep the batch
+                del came  # an error's traceback keeps this frame, which would keep the batch
 
-    def _received(self, arrival: Arrival | _Failure) -> Any:
-        if isinstance(arrival, _Failure):
+    def _received(self, came: tuple[Arrival, Position] | _Failure) -> Any:
+        if isinstance(came, _Failure):
             try:
-                raise arrival.error
+                raise came.error
             finally:
-                del arrival  # or the error would keep itself
+                del came  # or the error would keep itself
+        arrival, position = came
         self._room.in_hand += 1
         if arrival.remark:
             warnings.warn(arrival.remark, UserWarning, stacklevel=3)
         sent = arrival.sent
         self._side.hand_over(sent.memory(), arrival.ready)
         batch = move_own(sent.batch, self._side.device) if sent.has_own else sent.batch
-        self._progress.yielded = arrival.position
+        self._progress.yielded = position
         return batch
 
 
 def _feed(batches: Iterator[Any], prepare: Preparation, progress: Progress, room: Room, arrivals: Arrivals) -> None:
     """The background thread: wait for room, pull, prepare; until the end, an error, or the pass is closed."""
-    end: _Failure | Position | None = None
+    end: _Failure | _End = _End.CLOSED
     try:
         prepare.side.adopt_thread()
         while room.enter():
             arrival = None
             while arrival is None and not room.closed:  # of some batches nothing is left
-                batch = next(batches, _EXHAUSTED)
-                if batch is _EXHAUSTED:
-                    end = progress.end()
+                batch = next(batches, _End.EXHAUSTED)
+                if batch is _End.EXHAUSTED:
+                    end = _End.EXHAUSTED
                     return
                 progress.fetched()
                 with torch.no_grad():
                     arrival = prepare(batch)
                 if arrival is not None:
-                    arrival.position = progress.position(prepare.samples)
-                    arrivals.put(arrival)
+                    arrivals.put((arrival, progress.position(prepare.samples)))
                     arrival.ready.wait()  # asked for the next batch, the loader may write to its tensors again
                 del batch  # pinned memory, not to be held while the loader takes its time
             del arrival
@@ -155,7 +158,7 @@ def _close(thread: threading.Thread, arrivals: Arrivals, room: Room, spare: list
     if thread is not threading.current_thread():  # where the garbage collector may have found the pass
         thread.join(GRACE)
     _drain(arrivals)
-    arrivals.put(None)  # for a consumer that waits in another thread
+    arrivals.put(_End.CLOSED)  # for a consumer that waits in another thread
     if not thread.is_alive():
         room.reopen()
         spare.append(room)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +14,6 @@ from fastload.encoded import EncodedImages
 from fastload.following import followed
 from fastload.images import find_images, find_labels, is_single, remark_on_range
 from fastload.nested import Path, at, find, put, take_rows
-from fastload.progress import Position
 from fastload.streams import NoStream, SideStream
 from fastload.targets import Targets
 from fastload.transfer import Sent, send, send_tensor
@@ -31,7 +30,6 @@ class Arrival:
     sent: Sent
     ready: Any
     remark: str | None
-    position: Position = field(default_factory=Position)
 
 
 class Preparation:
@@ -49,13 +47,14 @@ class Preparation:
         transform: Callable[..., Any] | None,
         key: Key,
         counts: Counter[str] | None = None,
+        samples: int = 0,
     ) -> None:
         self.side = side
         self._transform = transform if transform is None or isinstance(transform, Transform) else Compose([transform])
         self._normalize = _normalize_of(self._transform)
-        self._key = key
+        self._key = key.advanced(samples)
         self._counts = Counter() if counts is None else counts
-        self.samples = 0
+        self.samples = samples
 
     def __call__(self, batch: Any) -> Arrival | None:
         """Queue all that there is to do to ``batch``; None if none of its samples is left."""
