@@ -1,11 +1,8 @@
-"""G10 at many places: whatever is left of a run, resumed, is what would have come."""
+"""G10 at many places: whatever is left of a run, resumed, is what would have come; tests/test_lives.py kills processes."""
 
+import contextlib
 import copy
-import signal
-import subprocess
-import sys
 from itertools import islice
-from pathlib import Path
 
 import pytest
 import torch
@@ -108,6 +105,9 @@ KINDS = {
     "batch_sampler": with_batch_sampler,
     "single": lambda workers: DataLoader(Images(), batch_size=None, shuffle=True, num_workers=workers),
     "stream": lambda workers: DataLoader(Stream(), batch_size=BATCH, num_workers=workers),
+    "batches of two": lambda workers: DataLoader(Images(), batch_size=2, num_workers=workers),
+    "stream of twos": lambda workers: DataLoader(Stream(), batch_size=2, num_workers=workers),
+    "fewer": lambda workers: DataLoader(Images(11), batch_size=BATCH, num_workers=workers),
     "batches": lambda workers: list(DataLoader(Images(), batch_size=BATCH)),  # noqa: ARG005
 }
 
@@ -295,6 +295,24 @@ def shared(rank, ranks, batch_size=BATCH):
     return fl.PrefetchLoader(wrapped, transform=AUGMENT, device="cpu")
 
 
+def test_ranks_that_cannot_have_come_equally_far_have_some_samples_again():
+    """Three ranks after 8 samples each have had 24; five go on from 20, so four samples come again, augmented alike."""
+    whole = by_sample([shared(0, 1)])
+    old = [shared(rank, 3) for rank in range(3)]
+    iterators = [islice(loader, 2) for loader in old]
+    seen = by_sample(iterators)
+    new = [shared(rank, 5) for rank in range(5)]
+    for loader in new:
+        loader.load_state_dict(old[2].state_dict())
+    left = by_sample(new)
+    again = 4
+    filled_up = 2  # 48 samples, 50 places
+    same = [row for row in left if any(row[0] == index and torch.equal(row[1], image) for index, image in whole)]
+    assert len(seen) + len(left) == 48 + again + filled_up
+    assert {index for index, _ in seen + left} == set(range(48))
+    assert len(same) == len(left) - filled_up
+
+
 def by_sample(loaders):
     rows = [zip(labels.tolist(), images, strict=True) for loader in loaders for images, labels in loader]
     return [pair for each in rows for pair in each]
@@ -425,42 +443,6 @@ def test_a_stateful_dataloader_is_resumed_by_its_own_state(dataset, place, worke
     assert_same(run(resumed)[0], expected[place:])
 
 
-# In a new process
-
-KILLED = """
-import os, signal, sys, torch
-from tests.test_resume import prefetched, run
-kind, place, workers, found = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-torch.manual_seed(1)
-torch.save(run(prefetched(kind, workers), stop_after=place, take=True)[1], found)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-RESUMED = """
-import sys, torch
-from tests.test_resume import prefetched, run
-kind, place, workers, found = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-loader = prefetched(kind, workers)
-loader.load_state_dict(torch.load(found, weights_only=True))
-torch.save(run(loader)[0], found)
-"""
-
-
-@pytest.mark.parametrize(("kind", "workers"), [("shuffled", 0), ("shuffled", 2), ("generator", 0), ("stream", 2)])
-def test_a_killed_process_is_gone_on_with_in_a_new_one(kind, workers, tmp_path):
-    place, found = LENGTH + 2, tmp_path / "state.pt"
-
-    def process(script):
-        arguments = [sys.executable, "-c", script, kind, str(place), str(workers), str(found)]
-        return subprocess.run(arguments, check=False, cwd=Path(__file__).parent.parent, timeout=120).returncode
-
-    assert process(KILLED) == -signal.SIGKILL
-    assert process(RESUMED) == 0
-    torch.manual_seed(1)
-    expected, _ = run(prefetched(kind, workers))
-    assert_same(torch.load(found), expected[place:])
-
-
 # What is refused
 
 
@@ -473,33 +455,34 @@ def taken(kind="in order", place=3, **options):
     [
         (lambda: {"_snapshot": 1}, "in order", r"format 1; got format None with keys \['_snapshot'\]"),
         (lambda: taken() | {"format": 9}, "in order", "format 1; got format 9"),
+        (lambda: {"format": 1}, "in order", r"of format 1; got format 1 with keys \['format'\]"),
         (lambda: taken(seed=3), "in order", "taken with seed=3, and this loader has seed=7"),
-        (lambda: taken("shuffled"), "in order", "sampler RandomSampler and 0 generators.*SequentialSampler and 0"),
-        (lambda: taken("shuffled"), "generator", "RandomSampler and 0 generators.*RandomSampler and 1"),
-        (lambda: taken("stream") | {"ranks": 2}, "stream", "by 2 ranks with batch_size=4, and there are 1 with"),
-        (lambda: taken() | {"batch_size": 3}, "stream", "sampler SequentialSampler"),
-        (lambda: taken() | {"loader": {}}, "in order", "this one has no load_state_dict.*DataLoader"),
+        (lambda: taken("shuffled"), "in order", "with sampler='RandomSampler', and.*sampler='SequentialSampler'"),
+        (lambda: taken("shuffled"), "generator", "with generators=0, and this loader has generators=1"),
+        (lambda: taken("stream", workers=2), "stream", "with num_workers=2, and this loader has num_workers=0"),
+        (lambda: taken("batches"), "in order", "with loader='list', .* and this loader has loader='DataLoader'"),
+        (lambda: taken("batches of two"), "in order", None),
+        (lambda: taken("stream of twos"), "stream", "with batch_size=2, and this loader has batch_size=4"),
+        (lambda: taken("fewer"), "in order", "with samples=11, and this loader has samples=19"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_both_values(state, kind, message):
     loader = prefetched(kind)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) if message else contextlib.nullcontext():
         loader.load_state_dict(state())
 
 
-def test_ranks_that_cannot_have_come_equally_far_are_refused():
-    loader = shared(0, 3)
-    list(islice(loader, 2))
-    with pytest.raises(ValueError, match="by 3 ranks after 24 samples of the epoch, and 5 ranks"):
-        shared(0, 5).load_state_dict(loader.state_dict())
+def test_batches_in_no_order_are_refused():
+    loader = fl.PrefetchLoader(DataLoader(Images(), num_workers=2, in_order=False), device="cpu")
+    with pytest.raises(ValueError, match="in_order=False and num_workers=2"):
+        loader.state_dict()
 
 
-@pytest.mark.parametrize(("kind", "workers"), [("in order", 0), ("in order", 2), ("batch_sampler", 0), ("stream", 2)])
-def test_an_epoch_that_is_shorter_than_the_state_is_refused(kind, workers):
-    state = taken(kind, workers=workers)
-    state |= {"batches": 8, "drawn": 32}
+@pytest.mark.parametrize(("kind", "found"), [("batch_sampler", 5), ("stream", 6), ("batches", 5)])
+def test_an_epoch_that_is_shorter_than_the_state_is_refused(kind, found):
+    workers = 2 if kind == "stream" else 0
     loader = prefetched(kind, workers)
-    loader.load_state_dict(state)
-    found = 6 if kind == "stream" else 5
-    with pytest.raises(ValueError, match=f"after 8 batches of epoch 0, and the loader has {found}"):
-        iter(loader)
+    loader.load_state_dict(taken(kind, workers=workers) | {"batches": 8})
+    for _ in range(2):  # and again
+        with pytest.raises(ValueError, match=f"after 8 batches of epoch 0, and the loader has {found}"):
+            iter(loader)
