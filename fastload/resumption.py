@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from fastload.nested import map_movable
 from fastload.order import Order
 from fastload.progress import Position, Progress, own_state
 
@@ -60,10 +61,10 @@ class Resumption:
         self._order = Order(loader)
         now = _made_as(self._order, seed)
         _check(state, now, self._order.facts_that_may_change())
-        self.state = dict(state)
+        self.state: dict[str, Any] = _on_host(dict(state))
         self.epoch: int = state["epoch"]
-        self.start: dict[str, Any] = state["start"]
-        position = Position(**{field.name: state[field.name] for field in fields(Position)})
+        self.start: dict[str, Any] = self.state["start"]
+        position = Position(**{field.name: self.state[field.name] for field in fields(Position)})
         self.first = _shared_anew(position, state["made_as"], now)
 
     def restore(self) -> None:
@@ -110,6 +111,11 @@ class Resumption:
         self._order.put_back_generators(self.start)
         batches = iter(self._loader)
         return batches, self.first.batches - sum(1 for _ in islice(batches, self.first.batches))
+
+
+def _on_host(state: Any) -> Any:
+    """``torch.load`` may have put all tensors on a device, where no state of a CPU generator can be."""
+    return map_movable(lambda leaf, _: leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf, state)
 
 
 def _shared_anew(position: Position, then: Mapping[str, Any], now: Mapping[str, Any]) -> Position:

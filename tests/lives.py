@@ -76,7 +76,9 @@ def prefetched(wrapped: DataLoader) -> fl.PrefetchLoader:
 
 
 def be_born() -> None:
-    multiprocessing.set_start_method("fork", force=True)  # for workers; else they would begin with a server of their own
+    multiprocessing.set_start_method(
+        "fork", force=True
+    )  # for workers; else they would begin with a server of their own
     torch.set_num_threads(1)
 
 

@@ -105,15 +105,20 @@ KINDS = {
     "batch_sampler": with_batch_sampler,
     "single": lambda workers: DataLoader(Images(), batch_size=None, shuffle=True, num_workers=workers),
     "stream": lambda workers: DataLoader(Stream(), batch_size=BATCH, num_workers=workers),
+    "batches": lambda workers: list(DataLoader(Images(), batch_size=BATCH)),  # noqa: ARG005
+}
+
+OTHERS = {
     "batches of two": lambda workers: DataLoader(Images(), batch_size=2, num_workers=workers),
     "stream of twos": lambda workers: DataLoader(Stream(), batch_size=2, num_workers=workers),
     "fewer": lambda workers: DataLoader(Images(11), batch_size=BATCH, num_workers=workers),
-    "batches": lambda workers: list(DataLoader(Images(), batch_size=BATCH)),  # noqa: ARG005
 }
 
 
 def prefetched(kind, workers=0, **options):
-    return fl.PrefetchLoader(KINDS[kind](workers), transform=AUGMENT, device="cpu", **{"seed": 7, **options})
+    return fl.PrefetchLoader(
+        (KINDS | OTHERS)[kind](workers), transform=AUGMENT, **{"device": "cpu", "seed": 7, **options}
+    )
 
 
 def row(epoch, batch):
@@ -239,6 +244,57 @@ def test_persistent_workers(place):
     assert_same(run(resumed)[0], expected[place:])
 
 
+def test_kept_workers_go_back_to_the_first_epoch():
+    """There they draw a seed before the samples are shuffled, and later they do not."""
+    loader = fl.PrefetchLoader(DataLoader(Images(), BATCH, shuffle=True, num_workers=2, persistent_workers=True))
+    torch.manual_seed(1)
+    expected, state = run(loader, stop_after=0)
+    loader.load_state_dict(state)
+    assert_same(run(loader)[0], expected)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_pass_that_is_under_way_ends_when_a_state_is_loaded(workers):
+    loader = prefetched("generator", workers)
+    torch.manual_seed(1)
+    expected, state = run(prefetched("generator", workers), stop_after=2)
+    under_way = iter(loader)
+    next(under_way)
+    loader.load_state_dict(state)
+    assert list(under_way) == []
+    assert_same(run(loader)[0], expected[2:])
+
+
+def test_the_state_loaded_last_counts_and_taking_it_changes_nothing():
+    torch.manual_seed(1)
+    expected, first = run(prefetched("generator"), stop_after=2)
+    torch.manual_seed(1)
+    _, second = run(prefetched("generator"), stop_after=9)
+    resumed = prefetched("generator")
+    resumed.load_state_dict(first)
+    resumed.load_state_dict(second)
+    resumed.load_state_dict(resumed.state_dict())
+    iter(resumed).close()  # begun, and nothing taken from it
+    state = resumed.state_dict()
+    assert (state["epoch"], state["batches"]) == (second["epoch"], second["batches"])
+    again = prefetched("generator")
+    again.load_state_dict(state)
+    again.state_dict()
+    assert_same(run(again)[0], expected[9:])
+
+
+def test_a_prefetched_loader_may_be_prefetched():
+    def twice():
+        return fl.PrefetchLoader(prefetched("shuffled"), device="cpu", depth=4)
+
+    torch.manual_seed(1)
+    expected, state = run(twice(), stop_after=LENGTH + 2)
+    torch.manual_seed(9)
+    resumed = twice()
+    resumed.load_state_dict(state)
+    assert_same(run(resumed)[0], expected[LENGTH + 2 :])
+
+
 def test_a_generator_is_pulled_from_and_not_transformed():
     calls = []
 
@@ -361,6 +417,16 @@ def test_another_epoch_is_begun_at_its_first_batch_with_a_word():
     assert len(list(resumed)) == len(resumed)
 
 
+def test_another_epoch_of_a_loader_with_a_state_is_begun_at_its_first_batch_too():
+    loader = fl.PrefetchLoader(Counting(), device="cpu")
+    list(islice(loader, 2))
+    resumed = fl.PrefetchLoader(Counting(), device="cpu")
+    resumed.load_state_dict(loader.state_dict())
+    with pytest.warns(UserWarning, match=r"set_epoch\(1\)"):
+        resumed.set_epoch(1)
+    assert len(list(resumed)) == SAMPLES
+
+
 def test_ranks_that_share_an_epoch_keep_their_default_generators():
     loader = shared(0, 2)
     next(iter(loader))
@@ -373,9 +439,21 @@ def test_ranks_that_share_an_epoch_keep_their_default_generators():
 def test_a_state_can_be_saved_and_read_as_weights(tmp_path):
     _, state = run(prefetched("shuffled"), stop_after=3, take=True)
     torch.save(state, tmp_path / "state.pt")
+    assert (tmp_path / "state.pt").stat().st_size < 20_000
     resumed = prefetched("shuffled")
     resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     assert len(list(resumed)) == LENGTH - 3
+
+
+@pytest.mark.gpu
+def test_a_state_that_was_read_onto_the_gpu_is_gone_on_with_there(tmp_path):
+    torch.manual_seed(1)
+    expected, state = run(prefetched("generator", workers=2, device="cuda"), stop_after=LENGTH + 2)
+    torch.save(state, tmp_path / "state.pt")
+    torch.manual_seed(9)
+    resumed = prefetched("generator", workers=2, device="cuda")
+    resumed.load_state_dict(torch.load(tmp_path / "state.pt", map_location="cuda"))
+    assert_same(run(resumed)[0], expected[LENGTH + 2 :])
 
 
 # Loaders with a state of their own
@@ -423,24 +501,58 @@ def test_a_loader_with_a_state_is_resumed_by_it(place):
     assert all(torch.equal(one, other) for one, other in zip(actual, expected[place:], strict=True))
 
 
+class StatefulStream(Stream):
+    """Knows where it is, so that nothing needs to be pulled again."""
+
+    def __init__(self):
+        self.first = self.turn = 0
+        self.pulled = []
+
+    def __iter__(self):
+        first, self.first = self.first, 0
+        return self.pull(first)
+
+    def pull(self, first):
+        self.turn = first
+        for self.turn, (pixels, index) in islice(enumerate(super().__iter__(), 1), first, None):
+            self.pulled.append(index)
+            yield pixels, index
+
+    def state_dict(self):
+        return {"turn": self.turn}
+
+    def load_state_dict(self, state):
+        self.first = state["turn"]
+
+
+def stateful(dataset, workers, **options):
+    module = pytest.importorskip("torchdata.stateful_dataloader")
+    options |= {"shuffle": True} if isinstance(dataset, Images) else {}
+    wrapped = module.StatefulDataLoader(dataset, batch_size=BATCH, num_workers=workers, **options)
+    return fl.PrefetchLoader(wrapped, transform=AUGMENT, device="cpu", depth=4)
+
+
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
 @pytest.mark.parametrize("place", [0, 2, LENGTH, LENGTH + 3])
-@pytest.mark.parametrize("dataset", [Images, Stream])
-def test_a_stateful_dataloader_is_resumed_by_its_own_state(dataset, place, workers):
-    stateful = pytest.importorskip("torchdata.stateful_dataloader")
-
-    def make():
-        options = {"shuffle": True} if dataset is Images else {}
-        wrapped = stateful.StatefulDataLoader(dataset(), batch_size=BATCH, num_workers=workers, **options)
-        return fl.PrefetchLoader(wrapped, transform=AUGMENT, device="cpu", depth=4)
-
+@pytest.mark.parametrize("dataset", [Images, Stream, StatefulStream])
+def test_a_stateful_dataloader_is_resumed_by_its_own_state(dataset, place, workers, persistent, tmp_path):
     torch.manual_seed(1)
-    expected, state = run(make(), stop_after=place)
+    expected, state = run(stateful(dataset(), workers, persistent_workers=persistent), stop_after=place)
+    torch.save(state, tmp_path / "state.pt")
     torch.manual_seed(9)
-    resumed = make()
-    resumed.load_state_dict(state)
+    resumed = stateful(dataset(), workers, persistent_workers=persistent)
+    resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     assert_same(run(resumed)[0], expected[place:])
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+def test_a_stateful_dataset_is_not_pulled_from_again():
+    _, state = run(stateful(StatefulStream(), 0), stop_after=3, take=True)
+    resumed = stateful(StatefulStream(), 0)
+    resumed.load_state_dict(state)
+    list(resumed)
+    assert resumed.dataset.pulled == list(range(3 * BATCH, SAMPLES))
 
 
 # What is refused
