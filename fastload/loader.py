@@ -174,6 +174,9 @@ class PrefetchLoader:
 
         Numbers, strings, lists and tensors, so that ``torch.load`` reads them with ``weights_only``; and the wrapped
         loader's own state, if it has one. Once a loop has come to its end, the state is that before the next epoch.
+
+        Raises:
+            ValueError: the loader was made with ``in_order=False``, so that no one knows which samples were yielded.
         """
         if self._resumption:
             return dict(self._resumption.state)
@@ -196,8 +199,9 @@ class PrefetchLoader:
         taken, since shuffling draws from it.
 
         Raises:
-            ValueError: the state is of another format, seed, sampler, or number of ranks or batch size where these
-                must stay; at the next ``iter()``: the epoch has fewer batches than the state had seen.
+            ValueError: the state is none, or that of a loader with another seed, sampler or number of samples, or with
+                another batch size or number of ranks or workers where these must stay; at the next ``iter()``: the
+                epoch has fewer batches than the state had seen.
         """
         resumption = Resumption(state, self.loader, self.seed)
         self.close()

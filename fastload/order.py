@@ -76,7 +76,7 @@ class Order:
     def facts(self) -> dict[str, Any]:
         """What another loader must have in common with this one to yield the same samples in the same order."""
         plain, batches, within = self._samplers
-        innermost = within or batches or plain
+        innermost = next((each for each in (within, batches, plain) if each is not None), None)
         return {
             "loader": type(self._loader).__name__,
             "sampler": None if innermost is None else type(innermost).__name__,
@@ -125,18 +125,17 @@ class Order:
     def after(self, start: Mapping[str, Any], *, samples: int, batches: int) -> tuple[Iterator[Any], int]:
         """Iterate over what comes after so many samples of a row, else after so many batches.
 
-        How many of these were missing comes with it. Generators are drawn from as ``iter()`` of the loader did.
+        How many of these batches were missing comes with it. Generators are drawn from as ``iter()`` of the loader did.
         """
         name = "sampler" if self._loader.batch_sampler is None else "batch_sampler"
         whole = getattr(self._loader, name)
-        passing = rest = Rest(whole, batches)
+        rest = Rest(whole, batches)
         if self.is_a_row:
-            passing = Rest(whole.sampler, samples)
-            rest = Rest(BatchSampler(passing, whole.batch_size, whole.drop_last), 0)
+            rest = Rest(BatchSampler(Rest(whole.sampler, samples), whole.batch_size, whole.drop_last), 0)
         twin: Any = copy.copy(self._loader)
         vars(twin).update({name: (), "_iterator": None})  # `DataLoader` refuses to have its sampler set
         if start["kept_workers"] and self._keeps_workers():
-            with torch.random.fork_rng(devices=[]):  # they were there already, and no seed was drawn for them
+            with torch.random.fork_rng(devices=[]):  # in that epoch they were there, and no seed was drawn for them
                 iter(twin)._index_sampler = rest  # noqa: SLF001
         vars(twin)[name] = rest
         self.put_back_generators(start)
@@ -145,7 +144,7 @@ class Order:
         if self._keeps_workers():  # for the epochs that follow
             iterator._index_sampler = whole  # noqa: SLF001
             self._loader._iterator = iterator  # noqa: SLF001
-        return iterator, passing.missing
+        return iterator, rest.missing
 
     def _keeps_workers(self) -> bool:
         return isinstance(self._loader, DataLoader) and self._loader.persistent_workers

@@ -104,8 +104,7 @@ class Resumption:
         return batches
 
     def _passed_over(self) -> tuple[Iterator[Any], int]:
-        batches, missing = self._order.after(self.start, samples=self.first.drawn, batches=self.first.batches)
-        return batches, 0 if self._order.is_a_row else missing  # of a row the last batch may have been short
+        return self._order.after(self.start, samples=self.first.drawn, batches=self.first.batches)
 
     def _pulled(self) -> tuple[Iterator[Any], int]:
         self._order.put_back_generators(self.start)

@@ -1062,7 +1062,7 @@ def test_g09_a_sample_is_augmented_alike_on_cpu_and_gpu():
     assert (augmented("cuda") - augmented("cpu")).abs().max() <= largest
 
 
-# G10: resume; tests/test_resume.py has it at many places and with many samplers
+# G10: resume; tests/test_lives.py kills processes, tests/test_resume.py has it with many samplers
 
 
 class RampStream(IterableDataset):

@@ -23,11 +23,12 @@ def uninterrupted(kind, workers, home):
 
 @pytest.mark.parametrize(("kind", "workers"), KINDS)
 def test_g10_a_run_that_is_killed_again_and_again_is_the_uninterrupted_one(kind, workers, tmp_path):
-    """A killed process has logged a batch and then saved the state, or was killed before or between the two.
+    """A process logs a batch and then saves the state; the kill comes before, after, or between the two.
 
-    So the next life must begin right after the batch that was saved last; that is the one logged last, or, where the
-    kill came between, the one before: then that batch comes a second time. What each life logs, samples and checksums of
-    their augmented pixels, must be what the uninterrupted run logged from there on, and nothing may be left out.
+    So the next life must begin right after the batch that was saved last: the one that was logged last or, where the
+    kill came between, the one before it, and then one batch comes a second time. What each life logs, the samples and
+    a checksum of their augmented pixels, must be what the uninterrupted run logged from there on, and no line of that
+    may be left out.
     """
     if kind == "stateful":
         pytest.importorskip("torchdata.stateful_dataloader")

@@ -1,8 +1,8 @@
-"""G10 at many places: whatever is left of a run, resumed, is what would have come; tests/test_lives.py kills processes."""
+"""G10 at many places: what is left of a run, resumed, is what would have come. Processes die in tests/test_lives.py."""
 
 import contextlib
 import copy
-from itertools import islice
+from itertools import count, islice
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ from torch.utils.data import (
     DistributedSampler,
     IterableDataset,
     RandomSampler,
+    Sampler,
     SequentialSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
@@ -68,6 +69,14 @@ class Mirrored(SequentialSampler):
         return iter(indices if torch.rand(()) < 0.5 else indices[::-1])
 
 
+class Endless(Sampler):
+    def __iter__(self):
+        return (turn % SAMPLES for turn in count())
+
+    def __len__(self):
+        raise NotImplementedError("it has no end")
+
+
 def generators():
     return torch.Generator().manual_seed(5), torch.Generator().manual_seed(6)
 
@@ -111,6 +120,10 @@ KINDS = {
 OTHERS = {
     "batches of two": lambda workers: DataLoader(Images(), batch_size=2, num_workers=workers),
     "stream of twos": lambda workers: DataLoader(Stream(), batch_size=2, num_workers=workers),
+    "kept": lambda workers: DataLoader(
+        Images(), batch_size=BATCH, shuffle=True, num_workers=workers, persistent_workers=True
+    ),
+    "endless": loader_with(lambda _: Endless()),
     "fewer": lambda workers: DataLoader(Images(11), batch_size=BATCH, num_workers=workers),
 }
 
@@ -177,6 +190,15 @@ def test_samples_that_are_no_batches_are_passed_over_too():
 
 def test_the_number_of_workers_may_change():
     check("shuffled", 7, workers=2, loaded_by=0)
+
+
+def test_an_order_without_end_is_gone_on_with():
+    expected = [row(0, batch) for batch in islice(prefetched("endless"), 12)]
+    loader = prefetched("endless")
+    list(islice(loader, 7))
+    resumed = prefetched("endless")
+    resumed.load_state_dict(loader.state_dict())
+    assert_same([row(0, batch) for batch in islice(resumed, 5)], expected[7:])
 
 
 def test_no_sample_is_loaded_to_pass_over_it():
@@ -298,13 +320,13 @@ def test_a_prefetched_loader_may_be_prefetched():
 def test_a_generator_is_pulled_from_and_not_transformed():
     calls = []
 
-    def count(images):
+    def note(images):
         calls.append(len(images))
         return images
 
-    loader = fl.PrefetchLoader(iter(KINDS["batches"](0)), transform=count, device="cpu")
+    loader = fl.PrefetchLoader(iter(KINDS["batches"](0)), transform=note, device="cpu")
     next(iter(loader))
-    resumed = fl.PrefetchLoader(iter(KINDS["batches"](0)), transform=count, device="cpu")
+    resumed = fl.PrefetchLoader(iter(KINDS["batches"](0)), transform=note, device="cpu")
     resumed.load_state_dict(loader.state_dict())
     loader.close()
     calls.clear()
@@ -575,6 +597,7 @@ def taken(kind="in order", place=3, **options):
         (lambda: taken("batches"), "in order", "with loader='list', .* and this loader has loader='DataLoader'"),
         (lambda: taken("batches of two"), "in order", None),
         (lambda: taken("stream of twos"), "stream", "with batch_size=2, and this loader has batch_size=4"),
+        (lambda: taken("kept", workers=2), "shuffled", "with persistent_workers=True, and .*persistent_workers=False"),
         (lambda: taken("fewer"), "in order", "with samples=11, and this loader has samples=19"),
     ],
 )
