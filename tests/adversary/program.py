@@ -1,0 +1,435 @@
+"""Programs that use a prefetching loader on the simulated device, and what must be true of each."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import torch
+
+import fastload as fl
+from fastload import loader, prefetch, preparation, streams, transfer
+from fastload.nested import map_movable
+from tests.adversary.device import DEVICE, Device, DeviceTensor, Stream
+from tests.adversary.schedule import Schedule, Threading
+
+SHIFT = 100  # what a transform adds to the images
+Wrap = Callable[..., Any]
+
+
+class Finding(AssertionError):
+    """Something is not as promised."""
+
+
+class BrokenError(Exception):
+    """What a loader, a transform or the device fails with."""
+
+
+class Choices:
+    """Numbers drawn from bytes; 0 when they have run out."""
+
+    def __init__(self, data: bytes) -> None:
+        self._bytes = iter(data)
+
+    def below(self, limit: int) -> int:
+        return next(self._bytes, 0) % limit
+
+    def of(self, *options: Any) -> Any:
+        return options[self.below(len(options))]
+
+
+class Whole:
+    """A container that moves as one, as ``TensorDict`` does."""
+
+    def __init__(self, *tensors: torch.Tensor) -> None:
+        self.tensors = tensors
+
+    def to(self, device: torch.device) -> Whole:
+        return Whole(*(tensor.to(device, non_blocking=True) for tensor in self.tensors))
+
+    def record_stream(self, stream: Any) -> None:
+        for tensor in self.tensors:
+            tensor.record_stream(stream)
+
+
+class Own:
+    """An object that knows how to move, and whose memory nobody can be told of."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def to(self, device: torch.device) -> Own:
+        return Own(self.tensor.to(device, non_blocking=True))
+
+
+STRUCTURES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "tensor": lambda images, _: images,
+    "pair": lambda images, labels: (images, labels),
+    "dict": lambda images, labels: {"images": images, "more": [labels, "name"]},
+    "whole": lambda images, labels: Whole(images, labels),
+    "whole and tensor": lambda images, labels: [Whole(images), labels],
+    "own": lambda images, labels: (images, Own(labels)),
+}
+
+
+def tensors_of(batch: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+
+    def note(leaf: Any, _: object) -> Any:
+        found.extend(getattr(leaf, "tensors", None) or [getattr(leaf, "tensor", leaf)])
+        return leaf
+
+    map_movable(note, batch)
+    return found
+
+
+def add(images: torch.Tensor) -> torch.Tensor:
+    return images + SHIFT
+
+
+def add_twice(images: torch.Tensor) -> torch.Tensor:
+    return (images + 60) + (SHIFT - 60)
+
+
+def add_in_place(images: torch.Tensor) -> torch.Tensor:
+    return images.add_(SHIFT)
+
+
+@dataclass(frozen=True)
+class Habit:
+    """What becomes of one batch: it is read after ``kept`` more have come; not at all, if that is None."""
+
+    kept: int | None = 0
+    part: bool = False  # only a view of it is kept
+    lent: bool = False  # it is read on another stream, which waits, and of which the allocator is told
+    on_second: bool = False  # it is received and read under another stream than the batch before
+    rest: bool = False  # then the consumer waits for the device
+
+    @staticmethod
+    def drawn(choices: Choices) -> Habit:
+        return Habit(
+            kept=choices.of(0, 0, 0, 0, 0, 0, None, 1, 2, 3),
+            part=choices.below(8) == 1,
+            lent=choices.below(6) == 1,
+            on_second=choices.below(12) == 1,
+            rest=choices.below(16) == 1,
+        )
+
+
+@dataclass(frozen=True)
+class PassPlan:
+    """One pass: so many batches are asked for, each with its habit, and then it is left in some way."""
+
+    habits: tuple[Habit, ...]
+    leave: str
+    fault: str
+    fails_at: int
+
+    @staticmethod
+    def drawn(choices: Choices, batches: int, faults: list[str]) -> PassPlan:
+        leave = choices.of("end", "end", "drop", "close", "raise", "open")
+        asked = batches + 1 if leave == "end" else choices.below(batches + 1)
+        return PassPlan(
+            habits=tuple(Habit.drawn(choices) for _ in range(asked)),
+            leave=leave,
+            fault=choices.of("", "", "", "", *faults),
+            fails_at=choices.below(batches) if batches else 1,
+        )
+
+
+@dataclass(frozen=True)
+class Program:
+    depth: int
+    batches: int
+    structure: str
+    source: str
+    transform: Callable[[torch.Tensor], torch.Tensor] | None
+    passes: tuple[PassPlan, ...]
+    restless: int
+    timeouts: bool
+    preempted: bool
+
+    @staticmethod
+    def drawn(data: bytes) -> Program:
+        choices = Choices(data)
+        depth = 1 + choices.below(3)
+        batches = choices.of(6, 4, 5, 3, 7, 2, 1, 0)
+        structure = choices.of(*STRUCTURES)
+        source = choices.of("pageable", "pinned", "reused", "device")
+        transforms = [None, add, add_twice, add_in_place]
+        if "whole" in structure:  # no images
+            transforms = [None]
+        elif source == "device":  # it would write to the data set
+            transforms.remove(add_in_place)
+        transform = choices.of(*transforms)
+        faults = ["loader", "transform"] if transform else ["loader"]
+        if source != "device":  # there nothing is allocated to begin with
+            faults.append("memory")
+        return Program(
+            depth=depth,
+            batches=batches,
+            structure=structure,
+            source=source,
+            transform=transform,
+            restless=choices.of(128, 32, 8, 240),
+            timeouts=choices.below(8) == 1,
+            preempted=choices.below(8) == 1,
+            passes=tuple(PassPlan.drawn(choices, batches, faults) for _ in range(choices.of(1, 1, 2, 3))),
+        )
+
+
+SHAPES = ((1, 1, 2, 2), (3,))  # of images and of labels
+
+
+class NumberedLoader:
+    """Batches of images and labels filled with their number, from one kind of memory."""
+
+    def __init__(self, program: Program, device: Device) -> None:
+        self.program = program
+        self.plan = program.passes[0]
+        self.at: dict[Host, tuple[PassPlan, int]] = {}  # what each thread has been given last
+        self._device = device
+
+    def __iter__(self) -> Iterator[Any]:
+        numbers = range(self.program.batches)
+        data = [_filled(n, device=DEVICE) for n in numbers] if self.program.source == "device" else []
+        return self._batches(self.plan, data)
+
+    def fails(self, fault: str) -> bool:
+        """Whether the running thread's batch is the one to which this happens."""
+        plan, number = self.at[self._device.schedule.running]
+        return plan.fault == fault and plan.fails_at == number
+
+    def _batches(self, plan: PassPlan, data: list[Any]) -> Iterator[Any]:
+        schedule = self._device.schedule
+        reused = _pinned(_filled(0)) if self.program.source == "reused" else ()
+        for number in range(self.program.batches):
+            schedule.pause()
+            self.at[schedule.running] = plan, number
+            if self.fails("loader"):
+                raise BrokenError(number)
+            batch = data[number] if data else reused and tuple(buffer.fill_(number) for buffer in reused)
+            batch = batch or _filled(number)
+            if self.program.source == "pinned":
+                batch = _pinned(batch)
+            if self.program.structure == "own" and reused:  # moved by the consumer, when the buffer may be in use again
+                batch = (batch[0], _filled(number)[1])
+            if self.fails("memory"):
+                self._device.is_full_for = schedule.running
+            yield STRUCTURES[self.program.structure](*batch)
+        schedule.pause()
+
+
+def _filled(number: int, device: torch.device | str = "cpu") -> tuple[torch.Tensor, ...]:
+    return tuple(torch.full(shape, number, dtype=torch.uint8, device=device) for shape in SHAPES)
+
+
+def _pinned(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return tuple(tensor.pin_memory() for tensor in tensors)
+
+
+@dataclass
+class Reading:
+    """A kernel that reads a batch when it runs."""
+
+    number: int
+    expected: list[int]
+    found: list[list[int]] | None = None
+
+
+class Consumer:
+    """Plays a program against a loader, and raises a `Finding` where something is not as it should be."""
+
+    def __init__(self, program: Program, device: Device, wrap: Wrap) -> None:
+        self.program = program
+        self.device = device
+        self.second, self.third = device.Stream(), device.Stream()
+        self.source = NumberedLoader(program, device)
+        self.loader = wrap(self.source, transform=self._transform(), depth=program.depth)
+        self.readings: list[Reading] = []
+        self.errors: list[BaseException] = []  # kept to the end
+        self._kept: list[tuple[int, int, Any, Stream]] = []  # until when, number, batch, where it is read
+        self._lent: list[Point] = []
+        self._open: list[Iterator[Any]] = []
+
+    def play(self) -> None:
+        for plan in self.program.passes:
+            self.source.plan = plan
+            self._one_pass(plan)
+        self._open.clear()
+        self._close()
+
+    def let_go(self) -> None:
+        """Keep nothing of the loader and the errors."""
+        self.loader = None
+        self.errors.clear()
+
+    def _one_pass(self, plan: PassPlan) -> None:
+        iterator = iter(self.loader)
+        try:
+            batch = None
+            for number, habit in enumerate(plan.habits):
+                stream = self.second if habit.on_second else self.device.current_stream()
+                with self.device.stream(stream):
+                    try:
+                        batch = next(iterator)
+                    except (StopIteration, BrokenError, torch.OutOfMemoryError) as error:
+                        self._check_end(plan, number, error)
+                        break
+                    self._use(number, habit, batch)
+            if plan.leave == "raise":
+                raise BrokenError("the consumer's own")
+        except BrokenError as error:
+            self.errors.append(error)
+        del batch
+        if plan.leave == "close":
+            self._close()
+        if plan.leave in ("close", "end") and next(iterator, None) is not None:
+            raise Finding("a batch comes after the end of the pass")
+        if plan.leave == "open":
+            self._open.append(iterator)
+        del iterator
+        self._let_go()
+
+    def _close(self) -> None:
+        close = getattr(self.loader, "close", None)
+        if close is not None:
+            close()
+
+    def _check_end(self, plan: PassPlan, number: int, error: Exception) -> None:
+        """The pass may end here only if the loader ends here, or fails here as planned."""
+        is_error = not isinstance(error, StopIteration)
+        due = (plan.fails_at, True) if plan.fault and plan.fails_at < self.program.batches else (self.program.batches, False)
+        if (number, is_error) != due:
+            raise Finding(f"the pass ends at batch {number} with {error!r}") from error
+        if is_error:
+            self.errors.append(error)
+
+    def _use(self, number: int, habit: Habit, batch: Any) -> None:
+        stream = self.device.current_stream()
+        if habit.lent:
+            self.third.wait_stream(stream)
+            for tensor in tensors_of(batch):
+                tensor.record_stream(self.third)
+            self._read(number, batch, self.third)
+            self._lent.append(self.third.point())
+        if habit.part:
+            batch = tuple(tensor[:1] for tensor in tensors_of(batch))
+        if habit.kept is not None:
+            self._kept.append((number + habit.kept, number, batch, stream))
+        del batch
+        self._let_go(number)
+        if habit.rest:
+            self.device.consumer_may_wait = True
+            self.device.synchronize()
+            self.device.consumer_may_wait = False
+
+    def _let_go(self, number: int | None = None) -> None:
+        """Read what is due and let go of it; all, without a number."""
+        due = [each for each in self._kept if number is None or each[0] <= number]
+        self._kept = [each for each in self._kept if not (number is None or each[0] <= number)]
+        for _, due_number, batch, stream in due:
+            self._read(due_number, batch, stream)
+
+    def _read(self, number: int, batch: Any, stream: Stream) -> None:
+        cells = [tensor.cells for tensor in tensors_of(batch)]
+        del batch
+        shift = SHIFT if self.program.transform else 0
+        reading = Reading(number, [number + shift, number][: len(cells)])
+        self.readings.append(reading)
+
+        def read() -> None:
+            reading.found = [sorted(set(part.flatten().tolist())) for part in cells]
+
+        self.device.schedule.pause()
+        stream.do(read)
+
+    def _transform(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        function, source = self.program.transform, self.source
+        if function is None:
+            return None
+
+        def transform(images: torch.Tensor) -> torch.Tensor:
+            if source.fails("transform"):
+                raise BrokenError("transform")
+            return function(images)
+
+        return transform
+
+    def check_memory(self) -> None:
+        """No more than `depth + 2` batches are on the side stream, and what the program itself holds."""
+        schedule, device = self.device.schedule, self.device
+        if schedule.running is schedule.consumer or schedule.has_timed_out:
+            return
+        taken = device.memory.taken(device.current_stream())
+        per_batch = 1 if self.program.structure in ("tensor", "own") else 2
+        self._lent = [point for point in self._lent if not point.is_passed]
+        batches = (self.program.depth + 2) * (1 + len(self._open)) + len(self._kept) + len(self._lent)
+        if taken > batches * per_batch + SCRATCH[self.program.transform]:
+            device.faults.append(f"{taken} blocks are taken on the side stream: more than those of {batches} batches")
+
+    def check(self) -> None:
+        """What must be true when all is done."""
+        for reading in self.readings:
+            if reading.found != [[value] for value in reading.expected]:
+                raise Finding(f"batch {reading.number} holds {reading.found}; expected {reading.expected}")
+        if self.device.faults:
+            raise Finding(self.device.faults[0])
+
+
+SCRATCH = {None: 0, add: 1, add_twice: 2, add_in_place: 0}  # blocks that a transform needs beside the batch
+
+
+def play(program: Program, choices: bytes, wrap: Wrap = fl.PrefetchLoader) -> Schedule:
+    """Play a program under a schedule; raises a `Finding`."""
+    files = PREEMPTED if program.preempted else ()
+    schedule = Schedule(choices, restless=program.restless, timeouts=program.timeouts, files=files)
+    device = Device(schedule)
+    schedule.surroundings = device.work
+    with simulated(device), schedule, device.work():
+        consumer = Consumer(program, device, wrap)
+        device.on_allocation = consumer.check_memory
+        try:
+            consumer.play()
+            consumer.let_go()
+            schedule.finish()
+        except Abandoned:
+            raise Finding(schedule.stuck) from None
+        consumer.check()
+        _check_that_all_is_free(device)
+    return schedule
+
+
+def _check_that_all_is_free(device: Device) -> None:
+    if device.memory.taken():  # by a cycle, or until a stream has passed the point at which it was let go of
+        gc.collect()
+        device.schedule.finish()
+    if taken := device.memory.taken():
+        raise Finding(f"{taken} blocks are taken when all is done")
+
+
+PREEMPTED = [module.__file__ for module in (loader, prefetch, preparation, streams, transfer)]
+
+
+@contextmanager
+def simulated(device: Device) -> Iterator[None]:
+    """Give PyTorch the device, fastload's background threads its schedule, and no garbage collection at odd times."""
+    threading = Threading(device.schedule)
+    was_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with (
+            mock.patch.object(torch, "get_device_module", lambda _: device),
+            mock.patch.object(torch.accelerator, "current_accelerator", lambda **_: DEVICE),
+            mock.patch.object(torch.accelerator, "current_device_index", lambda: DEVICE.index),
+            mock.patch.object(prefetch, "threading", threading),
+            mock.patch.object(prefetch, "SimpleQueue", threading.SimpleQueue),
+        ):
+            yield
+    finally:
+        if was_collecting:
+            gc.enable()
