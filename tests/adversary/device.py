@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
 from tests.adversary.schedule import Host, Schedule
 
@@ -301,7 +300,7 @@ class Work(TorchDispatchMode):
         device.schedule.pause()
         stream = device.current_stream()
         owner = next((arg for arg in args if isinstance(arg, DeviceTensor)), None)
-        args, kwargs = tree_map(_cells, (args, kwargs))
+        args = [_cells(arg) for arg in args]
         if func in (aten._local_scalar_dense.default, aten.equal.default):
             stream.synchronize()
             return func(*args, **kwargs)

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from queue import Empty
 from typing import Any, Protocol
 
@@ -36,13 +37,22 @@ class Host:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.until: Callable[[], object] = bool  # what it waits for
+        self.until: Callable[[], object] = _always  # what it waits for
         self.is_timed = False  # it waits for so long only
         self.is_ended = False
-        self.turn = threading.Semaphore(0)
+        self._turn = threading.Lock()
+        self._turn.acquire()
 
     def is_ready(self) -> bool:
         return not self.is_ended and bool(self.until())
+
+    def take_turn(self) -> None:
+        """Wait for it."""
+        self._turn.acquire()
+
+    def give_turn(self) -> None:
+        if self._turn.locked():
+            self._turn.release()
 
 
 class Schedule:
@@ -71,7 +81,6 @@ class Schedule:
         self.has_timed_out = False
         self.surroundings = surroundings
         self.running = self.consumer = Host("consumer")
-        self.consumer.until = _always
         self.order.append(self.consumer)
         self.stuck: str | None = None
         self._choices = iter(choices)
@@ -91,8 +100,8 @@ class Schedule:
         chosen = self._next()
         if chosen is not host:
             self.running = chosen
-            chosen.turn.release()
-            host.turn.acquire()
+            chosen.give_turn()
+            host.take_turn()
         host.until, host.is_timed = _always, False
         if self.stuck is not None and until is not None and not until():
             raise Abandoned
@@ -134,28 +143,28 @@ class Schedule:
         hosts = [actor for actor in self.order if isinstance(actor, Host) and not actor.is_ended]
         self.stuck = f"all of {[host.name for host in hosts]} wait, and no stream can go on"
         for host in hosts:
-            host.turn.release()
+            host.give_turn()
 
-    def start(self, host: Host, target: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-        def run() -> None:
-            host.turn.acquire()
-            try:
-                with self.surroundings():
-                    self._trace()
-                    target(*arguments)
-            except Abandoned:
-                pass
-            finally:
-                sys.settrace(None)
-                host.is_ended = True
-                if self.stuck is None:
-                    chosen = self.running = self._next()
-                    chosen.turn.release()
-
-        host.until = _always
+    def start(self, host: Host, work: Callable[[], object]) -> None:
         self.order.append(host)
-        self._threads.append(threading.Thread(target=run, name="adversary", daemon=True))
-        self._threads[-1].start()
+        thread = threading.Thread(target=self._run, args=(host, [work]), name="adversary", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _run(self, host: Host, work: list[Callable[[], object]]) -> None:
+        host.take_turn()
+        try:
+            with self.surroundings():
+                self._trace()
+                work.pop()()  # when the thread has ended, nothing is to keep what it worked on
+        except Abandoned:
+            pass
+        finally:
+            sys.settrace(None)
+            host.is_ended = True
+            if self.stuck is None:
+                self.running = self._next()
+                self.running.give_turn()
 
     def finish(self) -> None:
         """Wait until all other threads have ended, and the streams have done all their work."""
@@ -222,12 +231,11 @@ class Thread:
     ) -> None:
         self.host = Host(name)
         self._schedule = schedule
-        self._work: tuple[Any, ...] | None = (target, args)
+        self._work: list[Callable[[], object]] = [partial(target, *args)]
         mine[self.host] = self
 
     def start(self) -> None:
-        (target, args), self._work = self._work, None
-        self._schedule.start(self.host, target, args)
+        self._schedule.start(self.host, self._work.pop())
         self._schedule.pause()
 
     def join(self, timeout: float | None = None) -> None:
