@@ -132,12 +132,11 @@ class Allocator:
             return self.blocks[-1]
         block = free.pop()
         block.is_taken = True
+        block.users = set()
         return block
 
     def give_back(self, block: Block) -> None:
-        points = [user.point() for user in block.users]
-        block.users = set()
-        self._awaited.append((block, points))
+        self._awaited.append((block, [user.point() for user in block.users]))
 
     def settle(self) -> None:
         """Free the blocks that are waited for no longer."""
@@ -149,10 +148,10 @@ class Allocator:
             else:
                 self._awaited.append((block, points))
 
-    def taken(self, stream: Stream | None = None) -> int:
-        """How many blocks nobody else can have: of one stream, or of all."""
+    def taken(self) -> list[Block]:
+        """The blocks that nobody else can have."""
         self.settle()
-        return sum(block.is_taken for block in self.blocks if stream in (None, block.stream))
+        return [block for block in self.blocks if block.is_taken]
 
 
 class Ownership:

@@ -232,7 +232,11 @@ class Thread:
         self.host = Host(name)
         self._schedule = schedule
         self._work: list[Callable[[], object]] = [partial(target, *args)]
+        self._number = len(mine)
         mine[self.host] = self
+
+    def __hash__(self) -> int:  # sets of threads have the same order in each run
+        return self._number
 
     def start(self) -> None:
         self._schedule.start(self.host, self._work.pop())
