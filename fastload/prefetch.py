@@ -9,6 +9,7 @@ import time
 import traceback
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -98,11 +99,12 @@ class Pass(Iterator[Any]):
             finally:
                 del came  # or the error would keep itself
         arrival, position = came
-        self._room.in_hand += 1
+        consumer = self._side.consumer()
+        self._room.in_hand.append(consumer)
         if arrival.remark:
             warnings.warn(arrival.remark, UserWarning, stacklevel=3)
         sent = arrival.sent
-        self._side.hand_over(sent.memory(), arrival.ready)
+        self._side.hand_over(sent.memory(), arrival.ready, consumer)
         batch = move_own(sent.batch, self._side.device) if sent.has_own else sent.batch
         self._progress.yielded = position
         return batch
@@ -182,7 +184,7 @@ class Room:
 
     def __init__(self, depth: int) -> None:
         self.capacity = depth + IN_HAND
-        self.in_hand = 0
+        self.in_hand: deque[Any] = deque()  # the streams that got the batches which the consumer may still hold
         self.closed = False
         self._free: SimpleQueue[Point] = SimpleQueue()
         self.reopen()
@@ -194,9 +196,8 @@ class Room:
 
     def leave(self, side: SideStream | NoStream) -> None:
         """The consumer comes for its next batch, so it has let go of the one before the last."""
-        if self.in_hand == IN_HAND:
-            self.in_hand -= 1
-            self._free.put(side.consumed())
+        if len(self.in_hand) == IN_HAND:
+            self._free.put(side.consumed(self.in_hand.popleft()))
 
     def close(self) -> None:
         self.closed = True
@@ -204,8 +205,9 @@ class Room:
 
     def reopen(self) -> None:
         """Make the places of batches that never came to the consumer free again."""
-        points = _drain(self._free)[: self.capacity - self.in_hand]
-        for point in points + [Passed()] * (self.capacity - self.in_hand - len(points)):
+        free = self.capacity - len(self.in_hand)
+        points = _drain(self._free)[:free]
+        for point in points + [Passed()] * (free - len(points)):
             self._free.put(point)
         self.closed = False
 

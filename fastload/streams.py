@@ -68,19 +68,22 @@ class SideStream:
 
     def follow_consumer(self) -> None:
         """Begin after what the caller has queued so far, since a loader may read tensors computed there."""
-        self._stream.wait_stream(self._backend.current_stream(self.device))
+        self._stream.wait_stream(self.consumer())
+
+    def consumer(self) -> Any:
+        """The stream on which the caller consumes."""
+        return self._backend.current_stream(self.device)
 
     def prepared(self) -> _EventPoint:
         """How far this stream has been given work."""
         return _EventPoint(self.device, self._stream)
 
-    def consumed(self) -> _EventPoint:
-        """How far the caller's current stream has been given work."""
-        return _EventPoint(self.device, self._backend.current_stream(self.device))
+    def consumed(self, consumer: Any) -> _EventPoint:
+        """How far a consumer's stream has been given work."""
+        return _EventPoint(self.device, consumer)
 
-    def hand_over(self, memory: Iterable[Recordable], ready: _EventPoint) -> None:
-        """Let the caller's current stream use ``memory`` as soon as this stream has come to ``ready``."""
-        consumer = self._backend.current_stream(self.device)
+    def hand_over(self, memory: Iterable[Recordable], ready: _EventPoint, consumer: Any) -> None:
+        """Let a consumer's stream use ``memory`` as soon as this stream has come to ``ready``."""
         consumer.wait_event(ready.event)
         for block in memory:
             block.record_stream(consumer)
@@ -98,7 +101,7 @@ class _EventPoint:
 
 
 class NoStream:
-    """The same five calls where there is nothing to order: the work is done when the call returns."""
+    """The same calls where there is nothing to order: the work is done when the call returns."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -107,13 +110,15 @@ class NoStream:
 
     def follow_consumer(self) -> None: ...
 
+    def consumer(self) -> None: ...
+
     def prepared(self) -> Passed:
         return Passed()
 
-    def consumed(self) -> Passed:
+    def consumed(self, consumer: None) -> Passed:  # noqa: ARG002
         return Passed()
 
-    def hand_over(self, memory: Iterable[Recordable], ready: Passed) -> None: ...
+    def hand_over(self, memory: Iterable[Recordable], ready: Passed, consumer: None) -> None: ...
 
 
 class Passed:

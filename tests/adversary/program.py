@@ -194,13 +194,14 @@ class NumberedLoader:
     def __init__(self, program: Program, device: Device) -> None:
         self.program = program
         self.plan = program.passes[0]
+        self.data: list[list[Any]] = []
         self.at: dict[Host, tuple[PassPlan, int]] = {}  # what each thread has been given last
         self._device = device
 
     def __iter__(self) -> Iterator[Any]:
-        numbers = range(self.program.batches)
-        data = [_filled(n, device=DEVICE) for n in numbers] if self.program.source == "device" else []
-        return self._batches(self.plan, data)
+        if self.program.source == "device":  # computed on the consumer's stream
+            self.data.append([_filled(number, device=DEVICE) for number in range(self.program.batches)])
+        return self._batches(self.plan, self.data[-1] if self.data else [])
 
     def fails(self, fault: str) -> bool:
         """Whether the running thread's batch is the one to which this happens."""
@@ -244,6 +245,21 @@ class Reading:
     found: list[list[int]] | None = None
 
 
+@dataclass(eq=False)
+class Kept:
+    """A batch that the consumer reads on a stream after a later one has come."""
+
+    number: int
+    until: int
+    batch: Any
+    stream: Stream
+
+    @property
+    def is_beyond_hand(self) -> bool:
+        """Whether fastload cannot expect it to be let go of by then."""
+        return self.until - self.number >= IN_HAND
+
+
 class Consumer:
     """Plays a program against a loader, and raises a `Finding` where something is not as it should be."""
 
@@ -255,7 +271,7 @@ class Consumer:
         self.loader = wrap(self.source, transform=self._transform(), depth=program.depth)
         self.readings: list[Reading] = []
         self.errors: list[BaseException] = []  # kept to the end
-        self._kept: list[tuple[int, int, Any, Stream]] = []  # until when, number, batch, where it is read
+        self._kept: list[Kept] = []
         self._in_use: list[Point] = []  # until a stream has passed such a point, a batch is held that fastload does not know of
         self._open: list[Iterator[Any]] = []
 
@@ -267,8 +283,9 @@ class Consumer:
         self._close()
 
     def let_go(self) -> None:
-        """Keep nothing of the loader and the errors."""
+        """Keep nothing of the loader, its data and the errors."""
         self.loader = None
+        self.source.data.clear()
         self.errors.clear()
 
     def _one_pass(self, plan: PassPlan) -> None:
@@ -322,7 +339,7 @@ class Consumer:
         if habit.part:
             batch = tuple(tensor[:1] for tensor in tensors_of(batch))
         if habit.kept is not None:
-            self._kept.append((number + habit.kept, number, batch, stream))
+            self._kept.append(Kept(number, number + habit.kept, batch, stream))
         del batch
         self._let_go(number)
         if habit.rest:
@@ -332,14 +349,14 @@ class Consumer:
 
     def _let_go(self, number: int | None = None) -> None:
         """Read what is due and let go of it; all, without a number."""
-        due = [each for each in self._kept if number is None or each[0] <= number]
-        self._kept = [each for each in self._kept if not (number is None or each[0] <= number)]
+        due = [each for each in self._kept if number is None or each.until <= number]
         while due:
-            until, due_number, batch, stream = due.pop(0)
-            self._read(due_number, batch, stream)
-            del batch
-            if until - due_number >= IN_HAND:
-                self._in_use.append(stream.point())
+            kept = due.pop(0)
+            self._read(kept.number, kept.batch, kept.stream)
+            self._kept.remove(kept)
+            kept.batch = None
+            if kept.is_beyond_hand:
+                self._in_use.append(kept.stream.point())
 
     def _read(self, number: int, batch: Any, stream: Stream) -> None:
         cells = [tensor.cells for tensor in tensors_of(batch)]
@@ -376,8 +393,9 @@ class Consumer:
         taken = sum(block.stream is side and self.third not in block.users for block in device.memory.taken())
         per_batch = 1 if self.program.structure in ("tensor", "own") else 2
         self._in_use = [point for point in self._in_use if not point.is_passed]
-        held = sum(until - number >= IN_HAND for until, number, _, _ in self._kept)
-        batches = (self.program.depth + IN_HAND) * (1 + len(self._open)) + held + len(self._in_use)
+        held = sum(kept.is_beyond_hand for kept in self._kept)
+        held += len(self._in_use) + len(self.errors)  # an error's traceback keeps the batch that failed
+        batches = (self.program.depth + IN_HAND) * (1 + len(self._open)) + held
         if taken > batches * per_batch + SCRATCH[self.program.transform]:
             device.faults.append(f"{taken} blocks are taken on the side stream: more than those of {batches} batches")
 
@@ -404,6 +422,7 @@ def play(program: Program, choices: bytes, wrap: Wrap = fl.PrefetchLoader) -> Sc
         device.on_allocation = consumer.check_memory
         try:
             consumer.play()
+            schedule.finish()
             consumer.let_go()
             schedule.finish()
         except Abandoned:
