@@ -48,20 +48,22 @@ class NumberedBatches:
 class ClassicPrefetcher:
     """The prefetcher of many training scripts; nothing tells the allocator that another stream reads the batch."""
 
-    def __init__(self, loader):
+    def __init__(self, loader, device: str = "cuda"):
         self.loader = loader
-        self.stream = torch.cuda.Stream()
+        self.device = device
+        self.backend = torch.get_device_module(device)
+        self.stream = self.backend.Stream()
 
     def __iter__(self):
         self.batches = iter(self.loader)
         self.preload()
         while self.upcoming is not None:
-            torch.cuda.current_stream().wait_stream(self.stream)
+            self.backend.current_stream().wait_stream(self.stream)
             batch = self.upcoming
             self.preload()
             yield batch
 
     def preload(self):
         batch = next(self.batches, None)
-        with torch.cuda.stream(self.stream):
-            self.upcoming = batch and tuple(tensor.cuda(non_blocking=True) for tensor in batch)
+        with self.backend.stream(self.stream):
+            self.upcoming = batch and tuple(tensor.to(self.device, non_blocking=True) for tensor in batch)

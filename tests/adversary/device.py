@@ -172,14 +172,14 @@ class PinnedMemory(np.ndarray):
 
 
 class DeviceTensor(torch.Tensor):
-    """A tensor on the simulated device: ``cells`` is its part of a block, to be touched when its stream's turn comes."""
+    """A tensor on the simulated device: ``cells`` is its part of a block, touched when its stream's turn comes."""
 
     cells: torch.Tensor
     ownership: Ownership
     device_module: Device
 
     @staticmethod
-    def __new__(cls, cells: torch.Tensor, ownership: Ownership, device: Device) -> DeviceTensor:  # noqa: ARG004
+    def __new__(cls, cells: torch.Tensor, ownership: Ownership, device: Device) -> DeviceTensor:
         return torch.Tensor._make_wrapper_subclass(
             cls, cells.shape, strides=cells.stride(), dtype=cells.dtype, device=DEVICE
         )
@@ -195,7 +195,7 @@ class DeviceTensor(torch.Tensor):
             self.ownership.block.users.add(stream)
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG003
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise RuntimeError(f"{func} on a tensor of the simulated device, outside of it")
 
 
@@ -276,30 +276,36 @@ class Work(TorchDispatchMode):
     def __init__(self, device: Device) -> None:
         super().__init__()
         self._device = device
+        self._handlers = {
+            aten.is_pinned.default: self._is_pinned,
+            aten._pin_memory.default: self._pinned,
+            aten._to_copy.default: self._moved,
+            aten.copy_.default: self._copied,
+        }
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        if func is aten.is_pinned.default:
-            return type(args[0]) is not DeviceTensor and self._device.pinned_block(args[0]) is not None
-        if func is aten._pin_memory.default:
-            return self._device.new_pinned(args[0]).copy_(args[0])
+        if handle := self._handlers.get(func):
+            return handle(*args, **kwargs)
         if kwargs.pop("pin_memory", False):
             return self._device.new_pinned(func(*args, **kwargs))
-        if func is aten._to_copy.default:
-            return self._copied(args[0], **kwargs)
-        if func is aten.copy_.default and DeviceTensor in types:
-            return self._copy(*args, **kwargs)
         if torch.device(kwargs.get("device") or "cpu").type == DEVICE.type:
             kwargs["device"] = "cpu"
             return self._computed(func, args, kwargs)
         return self._computed(func, args, kwargs) if DeviceTensor in types else func(*args, **kwargs)
 
+    def _is_pinned(self, tensor: torch.Tensor, *_: Any) -> bool:
+        return type(tensor) is not DeviceTensor and self._device.pinned_block(tensor) is not None
+
+    def _pinned(self, tensor: torch.Tensor, *_: Any) -> torch.Tensor:
+        return self._device.new_pinned(tensor).copy_(tensor)
+
     def _computed(self, func: Any, args: Any, kwargs: Any) -> Any:
         device = self._device
-        device.schedule.pause()
-        stream = device.current_stream()
         owner = next((arg for arg in args if isinstance(arg, DeviceTensor)), None)
         args = [_cells(arg) for arg in args]
+        device.schedule.pause()
+        stream = device.current_stream()
         if func in (aten._local_scalar_dense.default, aten.equal.default):
             stream.synchronize()
             return func(*args, **kwargs)
@@ -315,25 +321,24 @@ class Work(TorchDispatchMode):
             stream.do(lambda: cells.copy_(func(*args, **kwargs)))
         return new
 
-    def _copied(self, tensor: torch.Tensor, device: Any = None, **options: Any) -> torch.Tensor:
+    def _moved(self, tensor: torch.Tensor, **options: Any) -> torch.Tensor:
+        """``tensor.to(...)``: to the device, from it, or to another dtype where it is."""
+        device = options.pop("device", None) or tensor.device
         non_blocking = options.pop("non_blocking", False)
-        to_host = device is not None and torch.device(device).type == "cpu"
-        if type(tensor) is DeviceTensor and not to_host:
-            return self._computed(aten._to_copy.default, (tensor,), {"device": "cpu", **options})
-        options = {name: value for name, value in options.items() if value is not None}
-        if type(tensor) is DeviceTensor:
-            return self._copy(torch.empty(tensor.shape, dtype=options.get("dtype", tensor.dtype)), tensor)
-        if to_host or device is None:
-            return aten._to_copy.default(tensor, device=device, **options)
-        new = self._device.new(torch.empty(tensor.shape, dtype=options.get("dtype", tensor.dtype)))
-        return self._copy(new, tensor, non_blocking)
+        if device.type == tensor.device.type:
+            convert = aten._to_copy.default
+            on_device = type(tensor) is DeviceTensor
+            return self._computed(convert, (tensor,), options) if on_device else convert(tensor, **options)
+        like = torch.empty(tensor.shape, dtype=options.get("dtype") or tensor.dtype)
+        return self._copied(self._device.new(like) if device.type == DEVICE.type else like, tensor, non_blocking)
 
-    def _copy(self, to: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    def _copied(self, to: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+        if DeviceTensor not in (type(to), type(source)):
+            return to.copy_(source)
         device = self._device
         device.schedule.pause()
         stream = device.current_stream()
-        source_cells = self._readable(source, stream, non_blocking)
-        cells = _cells(to)
+        cells, source_cells = _cells(to), self._readable(source, stream, non_blocking)
         stream.do(lambda: cells.copy_(source_cells))
         if not non_blocking or type(to) is not DeviceTensor:
             stream.synchronize()

@@ -14,17 +14,18 @@ import torch
 import fastload as fl
 from fastload import loader, prefetch, preparation, streams, transfer
 from fastload.nested import map_movable
-from tests.adversary.device import DEVICE, Device, DeviceTensor, Stream
-from tests.adversary.schedule import Schedule, Threading
+from tests.adversary.device import DEVICE, Device, Point, Stream
+from tests.adversary.schedule import Abandoned, Host, Schedule, Threading
+
+Wrap = Callable[..., Any]
 
 SHIFT = 100  # what a transform adds to the images
-Wrap = Callable[..., Any]
 
 # A `for` loop holds its batch, and when it asks for the next the one before: fastload has places for so many.
 IN_HAND = 2
 
 
-class Finding(AssertionError):
+class Finding(AssertionError):  # noqa: N818  (the code under test has errors; the adversary has findings)
     """Something is not as promised."""
 
 
@@ -73,7 +74,7 @@ STRUCTURES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "tensor": lambda images, _: images,
     "pair": lambda images, labels: (images, labels),
     "dict": lambda images, labels: {"images": images, "more": [labels, "name"]},
-    "whole": lambda images, labels: Whole(images, labels),
+    "whole": Whole,
     "whole and tensor": lambda images, labels: [Whole(images), labels],
     "own": lambda images, labels: (images, Own(labels)),
 }
@@ -272,13 +273,17 @@ class Consumer:
         self.readings: list[Reading] = []
         self.errors: list[BaseException] = []  # kept to the end
         self._kept: list[Kept] = []
-        self._in_use: list[Point] = []  # until a stream has passed such a point, a batch is held that fastload does not know of
+        self._in_use: list[
+            Point
+        ] = []  # until a stream has passed such a point, a batch is held that fastload does not know of
         self._open: list[Iterator[Any]] = []
+        self._batch: Any = None  # as a loop's variable it outlives the loop
 
     def play(self) -> None:
         for plan in self.program.passes:
             self.source.plan = plan
             self._one_pass(plan)
+        self._batch = None
         self._open.clear()
         self._close()
 
@@ -291,21 +296,18 @@ class Consumer:
     def _one_pass(self, plan: PassPlan) -> None:
         iterator = iter(self.loader)
         try:
-            batch = None
             for number, habit in enumerate(plan.habits):
                 stream = self.second if habit.on_second else self.device.current_stream()
                 with self.device.stream(stream):
                     try:
-                        batch = next(iterator)
+                        self._batch = next(iterator)
                     except (StopIteration, BrokenError, torch.OutOfMemoryError) as error:
                         self._check_end(plan, number, error)
                         break
-                    self._use(number, habit, batch)
-            if plan.leave == "raise":
-                raise BrokenError("the consumer's own")
+                    self._use(number, habit, self._batch)
+            self._leave(plan)
         except BrokenError as error:
             self.errors.append(error)
-        del batch
         if plan.leave == "close":
             self._close()
         if plan.leave in ("close", "end") and next(iterator, None) is not None:
@@ -315,6 +317,10 @@ class Consumer:
         del iterator
         self._let_go()
 
+    def _leave(self, plan: PassPlan) -> None:
+        if plan.leave == "raise":
+            raise BrokenError("the consumer's own")
+
     def _close(self) -> None:
         close = getattr(self.loader, "close", None)
         if close is not None:
@@ -323,7 +329,11 @@ class Consumer:
     def _check_end(self, plan: PassPlan, number: int, error: Exception) -> None:
         """The pass may end here only if the loader ends here, or fails here as planned."""
         is_error = not isinstance(error, StopIteration)
-        due = (plan.fails_at, True) if plan.fault and plan.fails_at < self.program.batches else (self.program.batches, False)
+        due = (
+            (plan.fails_at, True)
+            if plan.fault and plan.fails_at < self.program.batches
+            else (self.program.batches, False)
+        )
         if (number, is_error) != due:
             raise Finding(f"the pass ends at batch {number} with {error!r}") from error
         if is_error:
@@ -451,9 +461,9 @@ def simulated(device: Device) -> Iterator[None]:
     gc.disable()
     try:
         with (
-            mock.patch.object(torch, "get_device_module", lambda _: device),
-            mock.patch.object(torch.accelerator, "current_accelerator", lambda **_: DEVICE),
-            mock.patch.object(torch.accelerator, "current_device_index", lambda: DEVICE.index),
+            mock.patch.object(torch, "get_device_module", return_value=device),
+            mock.patch.object(torch.accelerator, "current_accelerator", return_value=DEVICE),
+            mock.patch.object(torch.accelerator, "current_device_index", return_value=DEVICE.index),
             mock.patch.object(prefetch, "threading", threading),
             mock.patch.object(prefetch, "SimpleQueue", threading.SimpleQueue),
             mock.patch.object(prefetch.Pass, "__hash__", lambda one_pass: hash(one_pass.thread)),
