@@ -1,11 +1,13 @@
 # make demo       watch a model train on photographs through fastload
 # make test       run the tests
 # make test-gpu   run the tests that need a GPU, with the current interpreter, installing nothing
+# make soak       use fastload in random ways for SECONDS=60 on the simulated device, and as long on the GPU if there is one
 # make lint       run the linter, the formatter's check and the type checker
 
 PYTHON ?= python3
+SECONDS ?= 60
 
-.PHONY: demo test test-gpu lint clean
+.PHONY: demo test test-gpu soak lint clean
 
 demo: .venv/demo
 	.venv/bin/fastload demo
@@ -15,6 +17,10 @@ test: .venv/dev
 
 test-gpu:
 	$(PYTHON) -m pytest -m gpu
+
+soak:
+	$(PYTHON) -m tests.adversary.soak --seconds $(SECONDS)
+	$(PYTHON) -m tests.soak --seconds $(SECONDS)
 
 lint: .venv/dev
 	.venv/bin/ruff check .

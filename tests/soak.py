@@ -15,13 +15,14 @@ import faulthandler
 import gc
 import json
 import random
+import resource
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -136,9 +137,9 @@ class Batches(Dataset):
             if self.is_cuda and self.episode.source == "pinned":
                 parts = [part.pin_memory() for part in parts]
             if self.is_cuda and self.episode.source == "reused" and self.episode.structure != "own":
-                buffers = reused.setdefault(parts[0].shape, []) or [part.pin_memory() for part in parts]
-                reused[parts[0].shape] = buffers
-                parts = [buffer.copy_(part) for buffer, part in zip(buffers, parts, strict=True)]
+                if parts[0].shape not in reused:
+                    reused[parts[0].shape] = [part.pin_memory() for part in parts]
+                parts = [buffer.copy_(part) for buffer, part in zip(reused[parts[0].shape], parts, strict=True)]
             yield STRUCTURES[self.episode.structure](parts)
 
 
@@ -347,16 +348,18 @@ class Soak:
         self.counts: Counter[str] = Counter()
         self.problems: list[str] = []
         self.probes: list[int] = []  # peaks of reserved memory, bytes
-        self.resident: list[int] = []
+        self.host_bytes: list[dict[str, int]] = []
         self._start = time.monotonic()
         self._seconds = seconds
 
     def run(self) -> None:
         is_tiny = not self.device.is_cuda
-        for _ in range(3):  # what is made once, such as compiled kernels, is made
+        for transform in ("normalize", "none", "in place"):  # what is made once, such as compiled kernels, is made
+            self.play(probe(transform), deadline=time.monotonic() + HANGING)
+        for _ in range(3):
             self._probe()
         allocated, report_at = self.device.memory(), REPORT_EVERY
-        self.resident.append(resident_bytes())
+        self.host_bytes.append(host_bytes())
         seed = self.seed
         while (elapsed := time.monotonic() - self._start) < self._seconds * 0.97:
             self.play(Episode.drawn(seed, is_tiny=is_tiny))
@@ -369,7 +372,7 @@ class Soak:
                 self._probe()
                 print(self.summary(), flush=True)
         self._probe()
-        self.resident.append(resident_bytes())
+        self.host_bytes.append(host_bytes())
         if max(self.probes[-2:]) > 1.1 * max(self.probes[:3]) + 2**21:
             self._note(f"the same episode's peak of memory has grown: {self.probes}")
 
@@ -401,7 +404,7 @@ class Soak:
             "counts": {name: self.counts[name] for name in COUNTED},
             "problems": self.problems,
             "probe_peak_reserved_bytes": self.probes,
-            "resident_bytes_after_warm_up_and_at_the_end": self.resident,
+            "host_bytes_after_warm_up_and_at_the_end": self.host_bytes,
         }
 
     def summary(self) -> str:
@@ -422,28 +425,45 @@ class Soak:
 
     def _probe(self) -> None:
         """Play one and the same episode from an empty cache, and note its peak."""
-        episode = replace(Episode.drawn(0, is_tiny=not self.device.is_cuda), **PROBE)
         if self.device.is_cuda:
             gc.collect()
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_reserved() if self.device.is_cuda else 0
-        self.play(episode, deadline=time.monotonic() + HANGING)
+        self.play(probe("add"), deadline=time.monotonic() + HANGING)
         self.probes.append(torch.cuda.max_memory_reserved() - before if self.device.is_cuda else 0)
 
 
 COUNTED = ("episodes", "passes", "batches", "checks", "wrong_batches", "retained", "lent", "left", "faults")
-PROBE: dict[str, Any] = {
-    "structure": "tuple", "source": "pinned", "transform": "add", "depth": 3, "batches": 40, "labels": 2, "passes": 1,
-    "lag": 2, "side_lag": 0, "fault": "", "leave": "end",
-}  # fmt: skip
 
 
-def resident_bytes() -> int:
-    """Memory of this process, where Linux tells."""
+def probe(transform: str) -> Episode:
+    """An episode that is always the same."""
+    return Episode(
+        seed=0,
+        structure="tuple",
+        source="pinned",
+        transform=transform,
+        depth=3,
+        batches=40,
+        rows=16,
+        size=64,
+        labels=2,
+        passes=1,
+        side_lag=0,
+        lag=2,
+        fault="",
+        fails_at=0,
+        leave="end",
+    )
+
+
+def host_bytes() -> dict[str, int]:
+    """Memory of this process, where Linux tells, and how much of it PyTorch has pinned."""
     path = Path("/proc/self/statm")
-    return int(path.read_text().split()[1]) * 4096 if path.exists() else 0
+    resident = int(path.read_text().split()[1]) * resource.getpagesize() if path.exists() else 0
+    return {"resident": resident, "pinned": torch.cuda.host_memory_stats().get("allocated_bytes.current", 0)}
 
 
 def main() -> int:
@@ -463,7 +483,7 @@ def main() -> int:
     print(f"soak on {arguments.device}: {soak.summary()}")
     if arguments.json:
         arguments.json.write_text(json.dumps(soak.results(), indent=1) + "\n")
-    return bool(soak.problems)
+    return int(bool(soak.problems))
 
 
 if __name__ == "__main__":

@@ -325,6 +325,27 @@ def test_g04_at_most_depth_and_two_batches_are_on_the_device():
     assert 3 * size < torch.cuda.max_memory_allocated() - before < (3 + 2 + 0.1) * size
 
 
+@pytest.mark.gpu
+def test_g04_memory_is_bounded_for_a_consumer_that_changes_streams():
+    batch = one_batch()
+    size = sum(tensor.nbytes for tensor in batch)
+    slow, fast = torch.cuda.Stream(), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_stats()["active_bytes.all.current"]
+    iterator = iter(fl.PrefetchLoader([batch] * 40, depth=1))
+    for number in range(40):  # the batch after the next one of each stream's comes on the other
+        stream = slow if number % 4 < 2 else fast
+        with torch.cuda.stream(stream):
+            images, _ = next(iterator)
+            if stream is slow:
+                torch.cuda._sleep(40 * HALF_A_MILLISECOND)
+            images.max()
+    torch.cuda.synchronize()
+    # Active memory counts what has been let go of until the allocator may give it out again.
+    assert torch.cuda.memory_stats()["active_bytes.all.peak"] - before < (1 + 2 + 0.1) * size
+
+
 # G5: errors
 
 

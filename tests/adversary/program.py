@@ -277,6 +277,7 @@ class Consumer:
             Point
         ] = []  # until a stream has passed such a point, a batch is held that fastload does not know of
         self._open: list[Iterator[Any]] = []
+        self._left_open = 0  # how many passes there have been in it
         self._batch: Any = None  # as a loop's variable it outlives the loop
 
     def play(self) -> None:
@@ -314,6 +315,7 @@ class Consumer:
             raise Finding("a batch comes after the end of the pass")
         if plan.leave == "open":
             self._open.append(iterator)
+            self._left_open += 1
         del iterator
         self._let_go()
 
@@ -405,7 +407,7 @@ class Consumer:
         self._in_use = [point for point in self._in_use if not point.is_passed]
         held = sum(kept.is_beyond_hand for kept in self._kept)
         held += len(self._in_use) + len(self.errors)  # an error's traceback keeps the batch that failed
-        batches = (self.program.depth + IN_HAND) * (1 + len(self._open)) + held
+        batches = (self.program.depth + IN_HAND) * (1 + self._left_open) + held
         if taken > batches * per_batch + SCRATCH[self.program.transform]:
             device.faults.append(f"{taken} blocks are taken on the side stream: more than those of {batches} batches")
 

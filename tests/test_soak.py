@@ -1,0 +1,38 @@
+"""The soak itself: it runs at a tiny size on the CPU, and it finds what is wrong."""
+
+import sys
+
+import torch
+
+from fastload.prefetch import Pass
+from tests import soak
+from tests.adversary import soak as adversary_soak
+
+
+def test_it_checks_every_batch_and_finds_nothing_wrong(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        sys, "argv", ["soak", "--seconds", "4", "--device", "cpu", "--json", str(tmp_path / "counts.json")]
+    )
+    assert soak.main() == 0
+    assert '"wrong_batches": 0' in (tmp_path / "counts.json").read_text()
+
+
+def test_it_finds_a_batch_that_comes_twice(monkeypatch):
+    received, last = Pass._received, []
+
+    def repeated(one_pass, arrival):
+        last.append(received(one_pass, arrival))
+        return last[-2] if len(last) == 3 else last[-1]
+
+    monkeypatch.setattr(Pass, "_received", repeated)
+    device = soak.Device(torch.device("cpu"))
+    trial = soak.Soak(device, seconds=60, seed=0)
+    trial.play(soak.probe("add"))
+    assert "wrong batches [2]" in trial.problems[0]
+
+
+def test_the_adversarys_soak_plays_and_replays(monkeypatch, capsys):
+    for options in (["--seconds", "1"], ["--seed", "7"]):
+        monkeypatch.setattr(sys, "argv", ["soak", *options])
+        assert adversary_soak.main() == 0
+    assert "0 findings" in capsys.readouterr().out
