@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 from tests.adversary.schedule import Host, Schedule
 
@@ -91,6 +92,9 @@ class Event:
     def record(self, stream: Stream | None = None) -> None:
         self._device.schedule.pause()
         self.point = (stream or self._device.current_stream()).point()
+
+    def query(self) -> bool:
+        return self.point is None or self.point.is_passed
 
     def synchronize(self) -> None:
         if self.point is not None:
@@ -314,7 +318,7 @@ class Work(TorchDispatchMode):
             return owner
         result = func(*args, **kwargs)  # of what the memory holds now: for its shape, or a view
         if func.is_view:
-            return DeviceTensor(result, owner.ownership, device)
+            return tree_map(lambda view: DeviceTensor(view, owner.ownership, device), result)
         new = device.new(result)
         if func not in (aten.empty.memory_format, aten.empty_strided.default):
             cells = new.cells
