@@ -210,7 +210,7 @@ class Device:
         self.schedule = schedule
         self.memory = Allocator()
         self.pinned_memory = Allocator()
-        self.is_full_for: Host | None = None  # its next allocation fails
+        self.is_full_for: set[Host] = set()  # whose next allocation fails
         self.on_allocation: Callable[[], None] = _nothing
         self.consumer_may_wait = False
         self.faults: list[str] = []
@@ -240,7 +240,7 @@ class Device:
             self.set_stream(before)
 
     def synchronize(self) -> None:
-        for stream in [each for each in self.schedule.order if isinstance(each, Stream)]:
+        for stream in self.schedule.streams():
             stream.synchronize()
 
     def wait(self, point: Point) -> None:
@@ -254,8 +254,8 @@ class Device:
 
     def new(self, like: torch.Tensor) -> DeviceTensor:
         """Memory of the current stream's for a tensor; it holds what it held."""
-        if self.is_full_for is self.schedule.running:
-            self.is_full_for = None
+        if self.schedule.running in self.is_full_for:
+            self.is_full_for.remove(self.schedule.running)
             raise torch.OutOfMemoryError("the simulated device is full")
         block = self.memory.take(like.numel() * like.itemsize, self.current_stream())
         self.on_allocation()

@@ -224,7 +224,7 @@ class NumberedLoader:
             if self.program.structure == "own" and reused:  # moved by the consumer, when the buffer may be in use again
                 batch = (batch[0], _filled(number)[1])
             if self.fails("memory"):
-                self._device.is_full_for = schedule.running
+                self._device.is_full_for.add(schedule.running)
             yield STRUCTURES[self.program.structure](*batch)
         schedule.pause()
 

@@ -44,7 +44,7 @@ class Host:
         self._turn.acquire()
 
     def is_ready(self) -> bool:
-        return not self.is_ended and bool(self.until())
+        return bool(self.until())
 
     def take_turn(self) -> None:
         """Wait for it."""
@@ -88,6 +88,7 @@ class Schedule:
         self._timeouts = timeouts
         self._files = frozenset(files)
         self._threads: list[threading.Thread] = []
+        self._traced_before = sys.gettrace()
 
     def pause(self, until: Callable[[], object] | None = None, *, timed: bool = False) -> None:
         """Let others have the turn; come back when ``until`` is true, or, if ``timed``, at any time."""
@@ -125,11 +126,11 @@ class Schedule:
             return
         actor = self.order.pop(above % len(self.order))
         self.order.insert(0, actor)
-        if self._timeouts and isinstance(actor, Host) and actor.is_timed:
+        if self._timeouts and isinstance(actor, Host) and actor.is_timed and not actor.is_ready():
             self._time_out(actor)
 
     def _timed_out(self) -> Host | None:
-        waiting = next((actor for actor in self.order if isinstance(actor, Host) and actor.is_timed), None)
+        waiting = next((host for host in self._hosts() if host.is_timed), None)
         if waiting is not None:
             self._time_out(waiting)
         return waiting
@@ -140,8 +141,8 @@ class Schedule:
 
     def _give_up(self) -> None:
         """Nothing can go on: end all threads."""
-        hosts = [actor for actor in self.order if isinstance(actor, Host) and not actor.is_ended]
-        self.stuck = f"all of {[host.name for host in hosts]} wait, and no stream can go on"
+        hosts = self._hosts()
+        self.stuck = f"all of {sorted(host.name for host in hosts)} wait, and no stream can go on"
         for host in hosts:
             host.give_turn()
 
@@ -162,22 +163,29 @@ class Schedule:
         finally:
             sys.settrace(None)
             host.is_ended = True
+            self.order.remove(host)
             if self.stuck is None:
                 self.running = self._next()
                 self.running.give_turn()
 
     def finish(self) -> None:
         """Wait until all other threads have ended, and the streams have done all their work."""
-        others = [actor for actor in self.order if actor is not self.consumer]
-        self.pause(lambda: all(actor.is_ended if isinstance(actor, Host) else actor.is_idle() for actor in others))
+        self.pause(lambda: self._hosts() == [self.consumer] and all(stream.is_idle() for stream in self.streams()))
+
+    def streams(self) -> list[Stream]:
+        return [actor for actor in self.order if not isinstance(actor, Host)]
+
+    def _hosts(self) -> list[Host]:
+        return [actor for actor in self.order if isinstance(actor, Host)]
 
     def __enter__(self) -> Schedule:
         self._trace()
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-        if self.stuck is None and any(isinstance(actor, Host) and not actor.is_ended for actor in self.order[1:]):
+        if self._files:
+            sys.settrace(self._traced_before)
+        if self.stuck is None and self._hosts() != [self.consumer]:
             self._give_up()
         for thread in self._threads:
             thread.join(10)
