@@ -217,16 +217,20 @@ class NumberedLoader:
             self.at[schedule.running] = plan, number
             if self.fails("loader"):
                 raise BrokenError(number)
-            batch = data[number] if data else reused and tuple(buffer.fill_(number) for buffer in reused)
-            batch = batch or _filled(number)
-            if self.program.source == "pinned":
-                batch = _pinned(batch)
-            if self.program.structure == "own" and reused:  # moved by the consumer, when the buffer may be in use again
-                batch = (batch[0], _filled(number)[1])
+            batch = self._tensors(number, data, reused)
             if self.fails("memory"):
                 self._device.is_full_for.add(schedule.running)
             yield STRUCTURES[self.program.structure](*batch)
         schedule.pause()
+
+    def _tensors(self, number: int, data: list[Any], reused: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        if data:
+            return data[number]
+        if reused:
+            images, labels = (buffer.fill_(number) for buffer in reused)
+            # An `Own` is moved by the consumer, when the buffer may be in use again.
+            return images, _filled(number)[1] if self.program.structure == "own" else labels
+        return _pinned(_filled(number)) if self.program.source == "pinned" else _filled(number)
 
 
 def _filled(number: int, device: torch.device | str = "cpu") -> tuple[torch.Tensor, ...]:
@@ -271,11 +275,9 @@ class Consumer:
         self.source = NumberedLoader(program, device)
         self.loader = wrap(self.source, transform=self._transform(), depth=program.depth)
         self.readings: list[Reading] = []
-        self.errors: list[BaseException] = []  # kept to the end
+        self.errors: list[BaseException] = []
         self._kept: list[Kept] = []
-        self._in_use: list[
-            Point
-        ] = []  # until a stream has passed such a point, a batch is held that fastload does not know of
+        self._in_use: list[Point] = []  # until each is passed, a batch is in use that was kept beyond the hand
         self._open: list[Iterator[Any]] = []
         self._left_open = 0  # how many passes there have been in it
         self._batch: Any = None  # as a loop's variable it outlives the loop
@@ -331,12 +333,8 @@ class Consumer:
     def _check_end(self, plan: PassPlan, number: int, error: Exception) -> None:
         """The pass may end here only if the loader ends here, or fails here as planned."""
         is_error = not isinstance(error, StopIteration)
-        due = (
-            (plan.fails_at, True)
-            if plan.fault and plan.fails_at < self.program.batches
-            else (self.program.batches, False)
-        )
-        if (number, is_error) != due:
+        fails = bool(plan.fault) and plan.fails_at < self.program.batches
+        if (number, is_error) != (plan.fails_at if fails else self.program.batches, fails):
             raise Finding(f"the pass ends at batch {number} with {error!r}") from error
         if is_error:
             self.errors.append(error)
