@@ -36,6 +36,7 @@ from tests.adversary.program import BrokenError, Own, Whole, tensors_of
 
 REPORT_EVERY = 30.0
 HANGING = 120.0  # seconds an episode may take before all stacks are printed and the process ends
+SEGMENT = 20 * 2**20  # bytes that the allocator asks the device for at once
 CYCLES = 1_500_000  # of the GPU's clock: about a millisecond
 DTYPES = (torch.int64, torch.float32, torch.uint8, torch.int32)  # of what is not an image
 STEP = 37  # from one batch's pattern to the next one's
@@ -373,7 +374,7 @@ class Soak:
                 print(self.summary(), flush=True)
         self._probe()
         self.host_bytes.append(host_bytes())
-        if max(self.probes[-2:]) > 1.1 * max(self.probes[:3]) + 2**21:
+        if max(self.probes[-2:]) > 1.1 * max(self.probes[:3]) + SEGMENT:
             self._note(f"the same episode's peak of memory has grown: {self.probes}")
 
     def play(self, episode: Episode, deadline: float | None = None) -> None:
