@@ -280,17 +280,11 @@ class Work(TorchDispatchMode):
     def __init__(self, device: Device) -> None:
         super().__init__()
         self._device = device
-        self._handlers = {
-            aten.is_pinned.default: self._is_pinned,
-            aten._pin_memory.default: self._pinned,
-            aten._to_copy.default: self._moved,
-            aten.copy_.default: self._copied,
-        }
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        if handle := self._handlers.get(func):
-            return handle(*args, **kwargs)
+        if handle := HANDLERS.get(func):
+            return handle(self, *args, **kwargs)
         if kwargs.pop("pin_memory", False):
             return self._device.new_pinned(func(*args, **kwargs))
         if torch.device(kwargs.get("device") or "cpu").type == DEVICE.type:
@@ -357,6 +351,14 @@ class Work(TorchDispatchMode):
             return source.clone()
         block.users.add(stream)
         return block.like(source)
+
+
+HANDLERS: dict[Any, Callable[..., Any]] = {
+    aten.is_pinned.default: Work._is_pinned,
+    aten._pin_memory.default: Work._pinned,
+    aten._to_copy.default: Work._moved,
+    aten.copy_.default: Work._copied,
+}
 
 
 def _cells(value: Any) -> Any:

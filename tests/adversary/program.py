@@ -461,14 +461,19 @@ def simulated(device: Device) -> Iterator[None]:
     gc.disable()
     try:
         with (
-            mock.patch.object(torch, "get_device_module", return_value=device),
-            mock.patch.object(torch.accelerator, "current_accelerator", return_value=DEVICE),
-            mock.patch.object(torch.accelerator, "current_device_index", return_value=DEVICE.index),
+            mock.patch.object(torch, "get_device_module", _answering(device)),
+            mock.patch.object(torch.accelerator, "current_accelerator", _answering(DEVICE)),
+            mock.patch.object(torch.accelerator, "current_device_index", _answering(DEVICE.index)),
             mock.patch.object(prefetch, "threading", threading),
             mock.patch.object(prefetch, "SimpleQueue", threading.SimpleQueue),
             mock.patch.object(prefetch.Pass, "__hash__", lambda one_pass: hash(one_pass.thread)),
         ):
             yield
     finally:
+        vars(device).clear()  # it and its streams keep each other: nothing is to be left for the collector
         if was_collecting:
             gc.enable()
+
+
+def _answering(answer: Any) -> Callable[..., Any]:
+    return lambda *_, **__: answer
