@@ -405,8 +405,9 @@ class Consumer:
         self._in_use = [point for point in self._in_use if not point.is_passed]
         held = sum(kept.is_beyond_hand for kept in self._kept)
         held += len(self._in_use) + len(self.errors)  # an error's traceback keeps the batch that failed
-        batches = (self.program.depth + IN_HAND) * (1 + self._left_open) + held
-        if taken > batches * per_batch + SCRATCH[self.program.transform]:
+        passes = 1 + self._left_open  # each with places, and a thread in the midst of a transform
+        batches = passes * (self.program.depth + IN_HAND) + held
+        if taken > batches * per_batch + passes * SCRATCH[self.program.transform]:
             device.faults.append(f"{taken} blocks are taken on the side stream: more than those of {batches} batches")
 
     def check(self) -> None:
