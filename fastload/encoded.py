@@ -12,7 +12,7 @@ import torch
 
 from fastload.pinned import pinned
 from fastload.pixels import UndecodableError, pixels
-from fastload.shared import Shared, received
+from fastload.shared import Handle, Shared, received
 
 __all__ = ["ALIGNMENT", "EncodedImages", "Kind", "decode_on_cpu"]
 
@@ -92,9 +92,7 @@ def _sent(files: EncodedImages) -> Any:
     return _received, (handle, files.table.numpy(), files.names, files.problems)
 
 
-def _received(
-    handle: tuple[Any, int], table: np.ndarray[Any, Any], names: list[str], problems: dict[int, str]
-) -> EncodedImages:
+def _received(handle: Handle, table: np.ndarray[Any, Any], names: list[str], problems: dict[int, str]) -> EncodedImages:
     return EncodedImages(received(*handle), torch.from_numpy(table), names, problems)
 
 

@@ -1,7 +1,9 @@
 """Blocks of memory that a process hands to another."""
 
+import gc
 import os
 import pickle
+import random
 import sys
 import threading
 from multiprocessing import get_context
@@ -11,12 +13,20 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+import fastload.shared
 from fastload.collate import collate
 from fastload.encoded import EncodedImages
-from fastload.shared import Shared
+from fastload.shared import Shared, received
 from tests.files import jpeg
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory is shared so on Linux only")
+
+
+@pytest.fixture(autouse=True)
+def no_memory_of_earlier_tests(monkeypatch):
+    monkeypatch.setattr(fastload.shared, "_segments", [])
+    gc.collect()
+
 
 FILES = [jpeg(20 + number, 30) for number in range(12)]
 
@@ -77,6 +87,57 @@ def test_no_descriptor_is_left():
     assert len(list(descriptors.iterdir())) == before
 
 
+def test_memory_is_used_again_when_nobody_has_any_of_it():
+    first = Shared(10_000)
+    address, part = first.block.data_ptr(), first.block[9_000:]
+    del first
+    second = Shared(10_000)
+    assert second.block.data_ptr() != address  # there is a part of the first still
+    there, again = received(*second.handle()), received(*second.handle())
+    taken = {address, second.block.data_ptr()}
+    del part, second
+    third = Shared(9_000)
+    assert third.block.data_ptr() == address
+    del there
+    assert Shared(10_000).block.data_ptr() not in taken  # the second has a holder still
+    del again, third
+    assert taken <= {shared.block.data_ptr() for shared in [Shared(10_000) for _ in range(3)]}
+
+
+def test_what_was_inherited_by_a_fork_is_not_used_again():
+    mine = Shared(10_000)
+    mine.block.fill_(1)
+    pid = os.fork()
+    if pid == 0:
+        del mine
+        Shared(10_000).block.fill_(2)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert (mine.block == 1).all()
+
+
+def test_memory_that_is_too_small_is_not_used_again():
+    small = Shared(10_000)
+    address = small.block.data_ptr()
+    del small
+    large = Shared(1_000_000)
+    assert len(large.block.fill_(1)) == 1_000_000
+    assert large.block.data_ptr() != address
+
+
+def test_no_batch_changes_while_it_is_kept():
+    """Batches are kept for as long as chance has it, while the workers fill the memory of others again."""
+    dataset = [(FILES[number * 5 % len(FILES)], number) for number in range(300)]
+    chance, kept = random.Random(0), []
+    for files, numbers in DataLoader(dataset, batch_size=3, num_workers=2, collate_fn=collate):
+        kept.append((files, numbers))
+        while kept and chance.random() < 0.5:
+            old, old_numbers = kept.pop(chance.randrange(len(kept)))
+            for row, number in enumerate(old_numbers.tolist()):
+                assert old.file(row).numpy().tobytes() == dataset[number][0]
+    assert len(kept) > 1
+
+
 def test_others_run_while_memory_is_given_back():
     """Nothing is switched by time here: a thread can only have gone on if it was let go on."""
     count, stop = 0, threading.Event()
@@ -86,7 +147,7 @@ def test_others_run_while_memory_is_given_back():
         while not stop.wait(1e-5):
             count += 1
 
-    block = Shared(256 * 2**20).block
+    block = received(*Shared(256 * 2**20).handle())
     block.fill_(1)
     interval = sys.getswitchinterval()
     thread = threading.Thread(target=work)
