@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,14 +12,13 @@ from fastload import kernels
 from fastload.masks import map_masks, resample_masks
 from fastload.nested import find, put
 from fastload.targets import Targets, matrices_of
-from fastload.transfer import send_tensor
 from fastload.transforms.work import Move
 
 __all__ = ["followed"]
 
 
-def followed(batch: Any, moves: list[Move], device: torch.device) -> Any:
-    """``batch`` with its targets where the pixels have moved to, masks on ``device``.
+def followed(batch: Any, moves: list[Move], send: Callable[[Any], Any]) -> Any:
+    """``batch`` with its targets where the pixels have moved to, masks on the device, to which ``send`` brings them.
 
     Boxes and keypoints are few, and stay on the host: rows can be dropped there without waiting for the device.
     """
@@ -31,7 +31,7 @@ def followed(batch: Any, moves: list[Move], device: torch.device) -> Any:
         targets = targets.follow(matrices, move.before, sizes, mirrored)
     batch = targets.replaced(batch)
     masks = find(batch, tv_tensors.Mask)
-    batch = put(batch, {path: send_tensor(mask, device) for path, mask in masks.items()})
+    batch = put(batch, send(masks))
     for move in moves if masks else ():
         batch = _masks_moved(batch, move)
     return batch

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Hashable, Mapping, MutableMapping, MutableSequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, MutableSequence
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-__all__ = ["Path", "at", "children_of", "find", "map_movable", "put", "take_rows", "tensors"]
+__all__ = [
+    "Path",
+    "at",
+    "children_of",
+    "find",
+    "map_movable",
+    "movables",
+    "put",
+    "take_rows",
+    "tensors",
+    "with_movables",
+]
 
 Path = tuple[Hashable, ...]
+
+# Types of which a batch may hold hundreds, and which hold nothing: there is no need to ask each for its methods.
+ATOMS = frozenset({str, bytes, int, float, bool, type(None)})
 
 
 def map_movable(function: Callable[[Any, Path], Any], batch: Any, path: Path = ()) -> Any:
@@ -34,6 +48,48 @@ def map_movable(function: Callable[[Any, Path], Any], batch: Any, path: Path = (
     if all(new is old for (_, new), (_, old) in zip(mapped, children, strict=True)):
         return batch
     return _rebuild(batch, mapped)
+
+
+def movables(batch: Any) -> list[Any]:
+    """What :func:`map_movable` gives to its function, in the same order.
+
+    >>> movables({"labels": torch.tensor(1), "names": ["a"], "boxes": [torch.tensor(2)]})
+    [tensor(1), tensor(2)]
+    """
+    found: list[Any] = []
+    _collect(batch, found)
+    return found
+
+
+def _collect(batch: Any, found: list[Any]) -> None:
+    if isinstance(batch, torch.Tensor):
+        found.append(batch)
+        return
+    children = children_of(batch)
+    if children is not None:
+        for _, child in children:
+            _collect(child, found)
+    elif _is_movable(batch):
+        found.append(batch)
+
+
+def with_movables(batch: Any, values: Iterator[Any]) -> Any:
+    """``batch`` with ``values`` in the places of its :func:`movables`.
+
+    >>> with_movables({"labels": torch.tensor(1), "names": ["a"], "boxes": [torch.tensor(2)]}, iter([3, 4]))
+    {'labels': 3, 'names': ['a'], 'boxes': [4]}
+    """
+    if isinstance(batch, torch.Tensor):
+        return next(values)
+    children = children_of(batch)
+    if children is None:
+        return next(values) if _is_movable(batch) else batch
+    items, changed = [], False
+    for key, child in children:
+        value = with_movables(child, values)
+        changed = changed or value is not child
+        items.append((key, value))
+    return _rebuild(batch, items) if changed else batch
 
 
 def tensors(batch: Any) -> dict[Path, torch.Tensor]:
@@ -111,19 +167,26 @@ def take_rows(batch: Any, rows: torch.Tensor, samples: int) -> Any:
 
 def _is_movable(value: Any) -> bool:
     """Whether ``value`` knows by itself how to go to a device."""
-    return callable(getattr(value, "to", None)) and not isinstance(value, type)
+    return type(value) not in ATOMS and callable(getattr(value, "to", None)) and not isinstance(value, type)
 
 
 def children_of(batch: Any) -> list[tuple[Hashable, Any]] | None:
     """What a container holds, by index, key or field; None for what is no container."""
+    kind = type(batch)
+    if kind is dict:
+        return list(batch.items())
+    if kind is list or kind is tuple:
+        return list(enumerate(batch))
+    return None if kind in ATOMS else _children_of_others(batch)
+
+
+def _children_of_others(batch: Any) -> list[tuple[Hashable, Any]] | None:
     # Their own `to` knows better: PackedSequence's lengths stay on the CPU, TensorDict has a batch size and a device.
     if isinstance(batch, PackedSequence) or hasattr(batch, "record_stream"):
         return None
     if isinstance(batch, Mapping):
         return list(batch.items())
-    if isinstance(batch, tuple | list):
-        return list(enumerate(batch))
-    if isinstance(batch, MutableSequence) and not isinstance(batch, bytearray):
+    if isinstance(batch, tuple | MutableSequence) and not isinstance(batch, bytearray):
         return list(enumerate(batch))
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type) and not _is_movable(batch):
         names = [field.name for field in dataclasses.fields(batch) if hasattr(batch, field.name)]
@@ -132,7 +195,11 @@ def children_of(batch: Any) -> list[tuple[Hashable, Any]] | None:
 
 
 def _rebuild(batch: Any, items: list[tuple[Any, Any]]) -> Any:
+    if type(batch) is dict:
+        return dict(items)
     values = [value for _, value in items]
+    if type(batch) is list:
+        return values
     if isinstance(batch, tuple):
         return _rebuild_tuple(batch, values)
     if isinstance(batch, Mapping) and not isinstance(batch, MutableMapping):

@@ -1,15 +1,24 @@
-"""Pinned copies of large blocks of memory, made by several threads."""
+"""Copies into pinned memory, the large ones made by several threads."""
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-__all__ = ["copy", "pinned"]
+__all__ = ["Move", "move", "pinned"]
 
 THREADS = 4
 PIECE = 4 * 2**20  # bytes, at least, for a thread
+SHORT = 64 * 2**10  # bytes that are copied sooner than the interpreter's lock has been given away and got back
+
+Move = tuple[int, int, int]  # to which address, from which, and how many bytes
+
+_move_keeping_the_lock = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(
+    ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0
+)
 
 
 def pinned(block: torch.Tensor) -> torch.Tensor:
@@ -19,15 +28,37 @@ def pinned(block: torch.Tensor) -> torch.Tensor:
     whole images (docs/decoding.md); several threads share the work.
     """
     target = torch.empty(block.shape, dtype=torch.uint8, pin_memory=True)
-    copy(target, block)
+    move([(target.data_ptr(), block.data_ptr(), len(block))])
     return target
 
 
-def copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Copy uint8 (bytes,) on the CPU."""
-    threads = min(THREADS, len(source) // PIECE)
-    if threads == 0:
-        target.copy_(source)
+def move(moves: Iterable[Move]) -> None:
+    """Copy bytes from place to place on the host.
+
+    >>> source, target = torch.arange(3), torch.zeros(3, dtype=torch.int64)
+    >>> move([(target.data_ptr(), source.data_ptr(), source.nbytes)])
+    >>> target
+    tensor([0, 1, 2])
+    """
+    long = []
+    for target, source, size in moves:
+        if size < SHORT:
+            _move_keeping_the_lock(target, source, size)
+        else:
+            long.append((target, source, size))
+    total = sum(size for _, _, size in long)
+    threads = max(1, min(THREADS, total // PIECE))
+    pieces = _pieces(long, -(-total // threads))
+    if threads == 1:
+        for piece in pieces:
+            ctypes.memmove(*piece)
         return
     with ThreadPoolExecutor(threads) as pool:  # threads of its own: nothing outlives the call
-        list(pool.map(torch.Tensor.copy_, target.chunk(threads), source.chunk(threads)))
+        list(pool.map(lambda piece: ctypes.memmove(*piece), pieces))
+
+
+def _pieces(moves: Iterable[Move], most: int) -> Iterator[Move]:
+    """The same in pieces of so many bytes at most."""
+    for target, source, size in moves:
+        for start in range(0, size, most):
+            yield target + start, source + start, min(most, size - start)

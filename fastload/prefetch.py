@@ -104,7 +104,7 @@ class Pass(Iterator[Any]):
         if arrival.remark:
             warnings.warn(arrival.remark, UserWarning, stacklevel=3)
         sent = arrival.sent
-        self._side.hand_over(sent.memory(), arrival.ready, consumer)
+        self._side.hand_over(sent.memory, arrival.ready, consumer)
         batch = move_own(sent.batch, self._side.device) if sent.has_own else sent.batch
         self._progress.yielded = position
         return batch
@@ -134,6 +134,7 @@ def _feed(batches: Iterator[Any], prepare: Preparation, progress: Progress, room
         end = _Failure(error)
         _forget(batches, error)
     finally:
+        prepare.close()
         arrivals.put(end)
         del batches, end  # the error's traceback keeps this frame too
 

@@ -16,7 +16,7 @@ from fastload.images import find_images, find_labels, is_single, remark_on_range
 from fastload.nested import Path, at, find, put, take_rows
 from fastload.streams import NoStream, SideStream
 from fastload.targets import Targets
-from fastload.transfer import Sent, send, send_tensor
+from fastload.transfer import Sent, Transfer
 from fastload.transforms import Compose, Key, Normalize, RandomHorizontalFlip, Transform
 from fastload.transforms.batch import Batch
 
@@ -50,6 +50,7 @@ class Preparation:
         samples: int = 0,
     ) -> None:
         self.side = side
+        self._transfer = Transfer(side)
         self._transform = transform if transform is None or isinstance(transform, Transform) else Compose([transform])
         self._normalize = _normalize_of(self._transform)
         self._key = key.advanced(samples)
@@ -63,12 +64,16 @@ class Preparation:
             images = find(batch, EncodedImages) or find_images(batch)
             remark = self._remark(images)
             if Targets.of(batch) is None:  # all copies are queued before any transform; boxes are moved on the host
-                batch = send(batch, self.side.device).batch
+                batch = self._transfer.move(batch)
                 images = {path: at(batch, path) for path in images}
             batch = self._transformed(batch, images, self._transform)
             if batch is None:
                 return None
-        return Arrival(send(batch, self.side.device), self.side.prepared(), remark)
+        return Arrival(self._transfer.send(batch), self.side.prepared(), remark)
+
+    def close(self) -> None:
+        """Give back what was only lent for the pass."""
+        self._transfer.close()
 
     def _transformed(self, batch: Any, images: dict[Path, Any], transform: Transform) -> Any:
         done: list[tuple[Batch, int]] = []
@@ -95,11 +100,11 @@ class Preparation:
             return None
         for mix in first.mixes:
             batch = put(batch, {path: mix(labels) for path, labels in find_labels(batch, len(first)).items()})
-        return followed(batch, first.moves, self.side.device) if first.moves else batch
+        return followed(batch, first.moves, self._transfer.move) if first.moves else batch
 
     def _moved(self, images: list[Any]) -> Any:
         """One image or batch by itself, files as they are, or a list of single images."""
-        moved = [each if isinstance(each, EncodedImages) else send_tensor(each, self.side.device) for each in images]
+        moved = self._transfer.move(images)
         return moved if len(moved) > 1 else moved[0]
 
     def _remark(self, images: dict[Path, Any]) -> str | None:

@@ -21,9 +21,12 @@ import torch
 
 __all__ = [
     "FEW_QUEUES",
+    "STREAMLESS",
     "Mark",
     "NoStream",
+    "Passed",
     "Point",
+    "Recordable",
     "SideStream",
     "current_stream_handle",
     "side_stream",
@@ -46,6 +49,9 @@ class Point(Protocol):
 
     def wait(self) -> None:
         """Block the calling thread until the device has done all of it."""
+
+    def passed(self) -> bool:
+        """Whether it has."""
 
 
 class Recordable(Protocol):
@@ -99,6 +105,9 @@ class _EventPoint:
     def wait(self) -> None:
         self.event.synchronize()
 
+    def passed(self) -> bool:
+        return bool(self.event.query())
+
 
 class NoStream:
     """The same calls where there is nothing to order: the work is done when the call returns."""
@@ -125,6 +134,9 @@ class Passed:
     """A point that no one needs to wait for."""
 
     def wait(self) -> None: ...
+
+    def passed(self) -> bool:
+        return True
 
 
 def current_stream_handle(device: torch.device) -> int:

@@ -1,68 +1,134 @@
-"""Send a nested batch to the device without making anyone wait for it."""
+"""``Transfer``: nested batches to one device, without making anyone wait for it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain, compress
 from typing import Any
 
 import torch
-from torchvision import tv_tensors
+from torch._C import DisableTorchFunctionSubclass  # each question to a tv_tensor takes microseconds without
 
-from fastload.nested import Path, map_movable
-from fastload.streams import Recordable
+from fastload.arena import Arena, arenas, fits, is_plain
+from fastload.nested import Path, map_movable, movables, with_movables
+from fastload.pinned import move
+from fastload.ring import Ring
+from fastload.streams import STREAMLESS, NoStream, Recordable, SideStream
 
-__all__ = ["Sent", "move_own", "send", "send_tensor"]
+__all__ = ["Sent", "Transfer", "move_own"]
 
 
 @dataclass
 class Sent:
     """A batch on its way to a device.
 
-    ``tensors`` holds its tensors by path; ``containers``, what moved as a whole and can itself tell the allocator of a
+    ``memory`` is what it takes up there, one tensor a block, and containers that can themselves tell the allocator of a
     stream (``TensorDict``). ``has_own`` says that something is still where it was: objects with no more than a ``to``
     of their own, and sparse tensors. The allocator cannot be told of the memory they will hold, so only the consumer
     may move them, on its own stream (:func:`move_own`).
     """
 
     batch: Any
-    tensors: dict[Path, torch.Tensor]
-    containers: list[Recordable]
+    memory: list[Recordable]
     has_own: bool
 
-    def memory(self) -> list[Recordable]:
-        """What is on the device now, for the allocator to be told who uses it."""
-        return [*(tensor for tensor in self.tensors.values() if tensor.device.type != "cpu"), *self.containers]
 
+class Transfer:
+    """Queues the copies of batches to the device of ``side``, on the current stream.
 
-def send(batch: Any, device: torch.device) -> Sent:
-    """Queue the copies of ``batch`` to ``device`` on the current stream.
+    1. Small tensors are packed into one pinned block, which is copied at once to one block on the device; they are made
+       again over that. Tensors that share bytes go on sharing them.
+    2. Large ones that are pinned are copied from where they lie; others go through the same pinned block. Each has a
+       block of its own on the device, so that keeping the labels of a batch does not keep its images.
+    3. Whatever is more than its bytes is moved by its own ``to``.
 
-    Tensors that are not pinned are pinned first, since the device copies nothing else while the host goes on. The
-    caller must keep ``batch`` until the copies are done.
+    docs/transfer.md tells why. The caller must keep a batch until its copies are done.
+
+    Args:
+        side: the stream, and with it the device.
+        pack: whether to do 1 and 2; by default where memory is another than the host's.
     """
-    sent = Sent(batch, {}, [], has_own=False)
 
-    def move(leaf: Any, path: Path) -> Any:
-        if _is_own(leaf):
-            sent.has_own = True
-        elif isinstance(leaf, torch.Tensor):
-            leaf = sent.tensors[path] = send_tensor(leaf, device)
+    def __init__(self, side: SideStream | NoStream, *, pack: bool | None = None) -> None:
+        self._side = side
+        self._ring = Ring()
+        self._packs = side.device.type not in STREAMLESS if pack is None else pack
+
+    def close(self) -> None:
+        """Give the pinned memory back."""
+        self._ring.clear()
+
+    def send(self, batch: Any) -> Sent:
+        """All of ``batch`` on its way, but for what only :func:`move_own` may move."""
+        batch = self.move(batch)
+        leaves = movables(batch)
+        with DisableTorchFunctionSubclass():
+            return Sent(batch, _memory(leaves), any(map(_is_own, leaves)))
+
+    def move(self, batch: Any) -> Any:
+        """The same of a batch that is not to be handed over yet."""
+        leaves = movables(batch)
+        if not self._packs:
+            return with_movables(batch, (_moved(leaf, self._side.device) for leaf in leaves))
+        with DisableTorchFunctionSubclass():
+            fitting = [isinstance(leaf, torch.Tensor) and fits(leaf) for leaf in leaves]
+            copies = iter(copied(list(compress(leaves, fitting)), self._side, self._ring))
+        moved = (
+            next(copies) if fit else _moved(leaf, self._side.device) for leaf, fit in zip(leaves, fitting, strict=True)
+        )
+        return with_movables(batch, moved)
+
+
+def copied(tensors: Sequence[torch.Tensor], side: SideStream | NoStream, ring: Ring) -> list[torch.Tensor]:
+    """Tensors of the host, each of which :func:`fits`, on the device of ``side``."""
+    found = [(arena, torch.empty(arena.size, dtype=torch.uint8, device=side.device)) for arena in arenas(tensors)]
+    staged = []
+    for arena, block in found:  # while the device copies these, the host packs the others
+        source = arena.in_place()
+        if source is not None and source.is_pinned():
+            block[: len(source)].copy_(source, non_blocking=True)
         else:
-            leaf = leaf.to(device)
-            sent.containers.append(leaf)
-        return leaf
+            staged.append((arena, block))
+    if staged:
+        _copy_through(ring, staged, side)
+    copies = list(tensors)
+    for number, copy in chain.from_iterable(arena.tensors(block) for arena, block in found):
+        copies[number] = copy
+    return copies
 
-    sent.batch = map_movable(move, batch)
-    return sent
+
+def _copy_through(ring: Ring, staged: list[tuple[Arena, torch.Tensor]], side: SideStream | NoStream) -> None:
+    """Fill blocks on the device through one that is pinned."""
+    sizes = [arena.size for arena, _ in staged]
+    lent = ring.lend(sum(sizes))
+    starts = accumulate(sizes, initial=lent.data_ptr())
+    move(chain.from_iterable(arena.moves(start) for (arena, _), start in zip(staged, starts, strict=False)))
+    for (_, block), source in zip(staged, torch.split(lent[: sum(sizes)], sizes), strict=True):
+        block.copy_(source, non_blocking=True)
+    ring.take_back(lent, side.prepared())
 
 
 def move_own(batch: Any, device: torch.device) -> Any:
-    """``batch`` with the objects that :func:`send` left behind moved by their own ``to``, on the current stream."""
+    """``batch`` with the objects that :class:`Transfer` left where they were moved by their own ``to``."""
 
-    def move(leaf: Any, _: Path) -> Any:
+    def moved(leaf: Any, _: Path) -> Any:
         return leaf.to(device) if _is_own(leaf) else leaf
 
-    return map_movable(move, batch)
+    return map_movable(moved, batch)
+
+
+def _memory(leaves: list[Any]) -> list[Recordable]:
+    """What is on the device now, for the allocator to be told who uses it."""
+    blocks: dict[int, Recordable] = {}
+    for leaf in leaves:
+        if not isinstance(leaf, torch.Tensor):
+            if not _is_own(leaf):
+                blocks[id(leaf)] = leaf
+        elif not (leaf.is_cpu or _is_own(leaf)):
+            plain = is_plain(leaf)
+            blocks[leaf.untyped_storage().data_ptr() if plain else id(leaf)] = leaf
+    return list(blocks.values())
 
 
 def _is_own(leaf: Any) -> bool:
@@ -71,19 +137,14 @@ def _is_own(leaf: Any) -> bool:
     return not hasattr(leaf, "record_stream")
 
 
-def send_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Queue the copy of one tensor, as :func:`send` does."""
-    if tensor.device == device:
-        return tensor
+def _moved(leaf: Any, device: torch.device) -> Any:
+    """One leaf by itself, unless it is there already or has to wait for :func:`move_own`."""
+    if not isinstance(leaf, torch.Tensor):
+        return leaf if _is_own(leaf) else leaf.to(device)
+    if leaf.device == device or _is_own(leaf):
+        return leaf
     if device.type == "mps":  # asynchronous copies to Metal may deliver what the host wrote later
-        return tensor.to(device)
-    if tensor.device.type == "cpu" and not tensor.is_pinned():
-        tensor = _pin(tensor)
-    return tensor.to(device, non_blocking=True)
-
-
-def _pin(tensor: torch.Tensor) -> torch.Tensor:
-    if isinstance(tensor, tv_tensors.TVTensor):
-        typed: torch.Tensor = tv_tensors.wrap(tensor.as_subclass(torch.Tensor).pin_memory(), like=tensor)
-        return typed
-    return tensor.pin_memory()
+        return leaf.to(device)
+    if leaf.device.type == "cpu" and not leaf.is_pinned():  # the device copies nothing else while the host goes on
+        leaf = leaf.pin_memory()
+    return leaf.to(device, non_blocking=True)

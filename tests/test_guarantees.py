@@ -766,6 +766,24 @@ def test_g06_no_pinned_block_is_left_behind():
     assert pinned == pinned[:1] * 5
 
 
+@pytest.mark.gpu
+def test_g06_an_error_that_is_kept_keeps_no_pinned_block():
+    def broken(images):
+        if images.flatten()[0] == 3:
+            raise ValueError("three")
+        return images
+
+    def pinned_after_an_error():
+        batches = [torch.full((64, 3, 64, 64), number, dtype=torch.uint8) for number in range(5)]
+        with pytest.raises(ValueError, match="three") as caught:
+            list(fl.PrefetchLoader(batches, transform=broken))
+        torch.cuda.synchronize()
+        return torch.cuda.host_memory_stats()["allocated_bytes.current"], caught.value
+
+    kept = [pinned_after_an_error() for _ in range(6)]
+    assert len({pinned for pinned, _ in kept[1:]}) == 1
+
+
 class Untouchable:
     """What a worker must not collect."""
 
