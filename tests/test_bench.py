@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fastload import bench
-from fastload.bench import normalizers, result
+from fastload.bench import normalizers, result, transfer
 from fastload.cli import app
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="measures at full size where there is a GPU")
@@ -112,6 +113,29 @@ def test_ladder_measures_every_rung(tmp_path, console):
     assert 1000 / figures["fp32", "ms"]["median"] * 8 == pytest.approx(figures["fp32", "img_per_s"]["median"], rel=1e-4)
 
 
+def test_transfer_measures_host_and_wall_time_of_both_kinds_of_memory(tmp_path, console):
+    rows = measured(bench.prepare("transfer", runs=2, out=tmp_path).run(console))
+    assert {(row["case"], row["variant"], row["subject"], row["metric"]) for row in rows} == set(
+        itertools.product(
+            ("maskrcnn_b16", "classification_b256", "dict_of_100"),
+            ("pageable", "pinned"),
+            ("per_tensor", "fastload"),
+            ("host_us", "wall_us"),
+        )
+    )
+    for row in rows:
+        assert row["median"] > 0
+        assert row["ratio_to_per_tensor" if row["metric"] == "host_us" else "ratio_to_floor"] > 0
+    assert "tiny size" in console.export_text()
+
+
+def test_a_transfer_that_arrives_wrong_has_no_figures(tmp_path, monkeypatch):
+    monkeypatch.setitem(transfer.SUBJECTS, "fastload", lambda _: lambda batch: (batch[0], batch[1] + 1))
+    with pytest.raises(bench.WrongValuesError, match="fastload is wrong"):
+        bench.prepare("transfer", cases=["classification_b256"], runs=1, out=tmp_path).run()
+    assert not list(tmp_path.iterdir())
+
+
 def quick(case="normalize", subjects=("torchvision",), **options):
     return bench.prepare("kernels", cases=[case], subjects=subjects, runs=1, **options)
 
@@ -177,7 +201,7 @@ def test_wrong_values_have_no_figures(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing"], "there is no suite 'nothing'; choose from kernels, resident, jpeg, ladder, accuracy"),
+        (["nothing"], "there is no suite 'nothing'; choose from kernels, resident, jpeg, ladder, accuracy, transfer"),
         (["kernels", "--cases", "rotate"], "there is no case 'rotate'; choose from normalize, flip_normalize"),
         (["kernels", "--subjects", "me"], "there is no subject 'me'; choose from floor, fastload"),
     ],

@@ -226,6 +226,14 @@ def test_tensors_that_share_memory_share_it_still(device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_tensors_of_different_types_share_memory_still(device):
+    numbers = torch.arange(8, dtype=torch.int32)
+    narrow, wide = sent([numbers[1:], numbers[2:].view(torch.int64)], device).batch
+    wide[0] = 0
+    assert narrow.tolist() == [1, 0, 0, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_little_of_a_large_storage_is_copied_alone(device):
     table = torch.rand(20_000, 50)
     (column,) = sent([table[:, 7]], device).batch

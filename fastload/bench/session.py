@@ -14,14 +14,15 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from fastload.bench import accuracy, jpeg, kernels, ladder, peers, resident
+from fastload.bench import accuracy, jpeg, kernels, ladder, peers, resident, transfer
 from fastload.bench.result import Result, describe, device_slug
 from fastload.bench.suite import Plan, Suite
 from fastload.bench.table import layout
 
 __all__ = ["SUITES", "Session", "prepare"]
 
-SUITES = {suite.name: suite for suite in (kernels.SUITE, resident.SUITE, jpeg.SUITE, ladder.SUITE, accuracy.SUITE)}
+_ALL = (kernels.SUITE, resident.SUITE, jpeg.SUITE, ladder.SUITE, accuracy.SUITE, transfer.SUITE)
+SUITES = {suite.name: suite for suite in _ALL}
 RESULTS = Path("benchmarks/results")
 CPU_RUNS = 2
 
