@@ -41,11 +41,11 @@ def move(moves: Iterable[Move]) -> None:
     tensor([0, 1, 2])
     """
     long = []
-    for target, source, size in moves:
-        if size < SHORT:
-            _move_keeping_the_lock(target, source, size)
+    for one in moves:
+        if one[2] < SHORT:
+            _move_keeping_the_lock(*one)
         else:
-            long.append((target, source, size))
+            long.append(one)
     total = sum(size for _, _, size in long)
     threads = max(1, min(THREADS, total // PIECE))
     pieces = _pieces(long, -(-total // threads))

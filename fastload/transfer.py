@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, compress
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch._C import DisableTorchFunctionSubclass  # each question to a tv_tensor takes microseconds without
 
-from fastload.arena import Arena, arenas, fits, is_plain
+from fastload.arena import Arena, arenas, is_plain
 from fastload.nested import Path, map_movable, movables, with_movables
 from fastload.pinned import move
 from fastload.ring import Ring
@@ -69,20 +69,20 @@ class Transfer:
     def move(self, batch: Any) -> Any:
         """The same of a batch that is not to be handed over yet."""
         leaves = movables(batch)
-        if not self._packs:
-            return with_movables(batch, (_moved(leaf, self._side.device) for leaf in leaves))
-        with DisableTorchFunctionSubclass():
-            fitting = [isinstance(leaf, torch.Tensor) and fits(leaf) for leaf in leaves]
-            copies = iter(copied(list(compress(leaves, fitting)), self._side, self._ring))
-        moved = (
-            next(copies) if fit else _moved(leaf, self._side.device) for leaf, fit in zip(leaves, fitting, strict=True)
-        )
-        return with_movables(batch, moved)
+        copies = []
+        if self._packs:
+            with DisableTorchFunctionSubclass():
+                copies = copied(leaves, self._side, self._ring)
+            for number, copy in copies:
+                leaves[number] = copy
+        if len(copies) < len(leaves):
+            leaves = [_moved(leaf, self._side.device) for leaf in leaves]
+        return with_movables(batch, iter(leaves))
 
 
-def copied(tensors: Sequence[torch.Tensor], side: SideStream | NoStream, ring: Ring) -> list[torch.Tensor]:
-    """Tensors of the host, each of which :func:`fits`, on the device of ``side``."""
-    found = [(arena, torch.empty(arena.size, dtype=torch.uint8, device=side.device)) for arena in arenas(tensors)]
+def copied(values: Sequence[Any], side: SideStream | NoStream, ring: Ring) -> list[tuple[int, torch.Tensor]]:
+    """What of ``values`` is a tensor of the host and no more than its bytes, on the device, with its place."""
+    found = [(arena, torch.empty(arena.size, dtype=torch.uint8, device=side.device)) for arena in arenas(values)]
     staged = []
     for arena, block in found:  # while the device copies these, the host packs the others
         source = arena.in_place()
@@ -92,10 +92,7 @@ def copied(tensors: Sequence[torch.Tensor], side: SideStream | NoStream, ring: R
             staged.append((arena, block))
     if staged:
         _copy_through(ring, staged, side)
-    copies = list(tensors)
-    for number, copy in chain.from_iterable(arena.tensors(block) for arena, block in found):
-        copies[number] = copy
-    return copies
+    return [numbered for arena, block in found for numbered in arena.tensors(block)]
 
 
 def _copy_through(ring: Ring, staged: list[tuple[Arena, torch.Tensor]], side: SideStream | NoStream) -> None:
@@ -103,7 +100,7 @@ def _copy_through(ring: Ring, staged: list[tuple[Arena, torch.Tensor]], side: Si
     sizes = [arena.size for arena, _ in staged]
     lent = ring.lend(sum(sizes))
     starts = accumulate(sizes, initial=lent.data_ptr())
-    move(chain.from_iterable(arena.moves(start) for (arena, _), start in zip(staged, starts, strict=False)))
+    move([each for (arena, _), start in zip(staged, starts, strict=False) for each in arena.moves(start)])
     for (_, block), source in zip(staged, torch.split(lent[: sum(sizes)], sizes), strict=True):
         block.copy_(source, non_blocking=True)
     ring.take_back(lent, side.prepared())
