@@ -18,6 +18,7 @@ from fastload.prefetch import Pass, Room
 from fastload.preparation import Preparation
 from fastload.progress import Progress
 from fastload.resumption import Resumption, state_after
+from fastload.static import Static
 from fastload.streams import side_stream
 from fastload.transforms import Compose, Key, Normalize
 
@@ -54,13 +55,16 @@ class PrefetchLoader:
         dtype: of the normalised images; float32 by default. Needs ``mean`` and ``std``.
         memory_format: of the normalised images, such as ``torch.channels_last``. Needs ``mean`` and ``std``.
         depth: how many batches may wait for the consumer, at least 1. At most ``depth + 2`` are on the device.
+        static: whether batches come at fixed addresses, as CUDA graphs need them: batch ``k + depth + 2`` where batch
+            ``k`` was. A batch is then whole only until the next but one is asked for. True, or what becomes of a batch
+            with fewer samples: ``"dynamic"`` (as True), ``"drop"`` or ``"pad"``; :class:`fastload.Static` tells more.
         seed: from 0 to 2**63 - 1, of the transform's randomness, which depends on it, the epoch and a sample's place
             in the epoch alone.
 
     Raises:
         TypeError: ``loader`` is not iterable, or ``transform`` not callable.
-        ValueError: ``depth`` or ``seed`` is out of its range, or ``mean``, ``std``, ``dtype`` and ``memory_format`` do
-            not fit together.
+        ValueError: ``depth``, ``static`` or ``seed`` is out of its range, or ``mean``, ``std``, ``dtype`` and
+            ``memory_format`` do not fit together.
 
     Which tensors are images? Files packed by ``fl.collate``; else those that are ``tv_tensors``; else the first plain
     tensor of the batch. ``stats`` counts how many files were decoded where, skipped, or replaced by black images, in
@@ -78,6 +82,7 @@ class PrefetchLoader:
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format | None = None,
         depth: int = 2,
+        static: bool | str | Static = False,
         seed: int = 0,
     ) -> None:
         if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
@@ -90,6 +95,7 @@ class PrefetchLoader:
         self.device = _resolve(device)
         self.transform = _plan(transform, mean, std, dtype, memory_format)
         self.depth = int(depth)
+        self.static = Static.of(static)
         self.seed = int(seed)
         self.epoch = 0
         self.stats: Counter[str] = Counter()
@@ -111,7 +117,7 @@ class PrefetchLoader:
         progress = Progress(self.loader, self.epoch, start, resumption.first if resumption else None)
         self._side.follow_consumer()
         # The last pass's room knows which batches the consumer may still hold: memory is bounded across epochs too.
-        room = self._spare.pop() if self._spare else Room(self.depth)
+        room = self._spare.pop() if self._spare else Room(self.depth, self.static)
         rank, ranks = order.share
         key = Key(self.seed, self.epoch, place=rank, stride=ranks)
         prepare = Preparation(self._side, self.transform, key, self.stats, samples=progress.yielded.samples)

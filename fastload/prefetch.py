@@ -20,6 +20,7 @@ import torch
 
 from fastload.preparation import Arrival, Preparation
 from fastload.progress import Position, Progress
+from fastload.static import Form, Slot, Static
 from fastload.streams import NoStream, Passed, Point, SideStream
 from fastload.transfer import move_own
 
@@ -100,7 +101,7 @@ class Pass(Iterator[Any]):
                 del came  # or the error would keep itself
         arrival, position = came
         consumer = self._side.consumer()
-        self._room.in_hand.append(consumer)
+        self._room.receive(consumer)
         if arrival.remark:
             warnings.warn(arrival.remark, UserWarning, stacklevel=3)
         sent = arrival.sent
@@ -115,7 +116,7 @@ def _feed(batches: Iterator[Any], prepare: Preparation, progress: Progress, room
     end: _Failure | _End = _End.CLOSED
     try:
         prepare.side.adopt_thread()
-        while room.enter():
+        while place := room.enter():
             arrival = None
             while arrival is None and not room.closed:  # of some batches nothing is left
                 batch = next(batches, _End.EXHAUSTED)
@@ -124,7 +125,7 @@ def _feed(batches: Iterator[Any], prepare: Preparation, progress: Progress, room
                     return
                 progress.fetched()
                 with torch.no_grad():
-                    arrival = prepare(batch)
+                    arrival = prepare(batch, place.slot)
                 if arrival is not None:
                     arrivals.put((arrival, progress.position(prepare.samples)))
                     arrival.ready.wait()  # asked for the next batch, the loader may write to its tensors again
@@ -180,36 +181,63 @@ def _wait_for_threads() -> None:
         thread.join(max(0.0, give_up - time.monotonic()))
 
 
+@dataclass(eq=False)
+class Place:
+    """Where a batch may be, free when the device has come to ``point``; with memory of its own if that is fixed."""
+
+    point: Point
+    slot: Slot | None
+    consumer: Any = None  # the stream that got the batch
+
+
 class Room:
     """Places for batches on the device: ``depth`` that wait for the consumer, and those in its hand."""
 
-    def __init__(self, depth: int) -> None:
-        self.capacity = depth + IN_HAND
-        self.in_hand: deque[Any] = deque()  # the streams that got the batches which the consumer may still hold
+    def __init__(self, depth: int, static: Static | None = None) -> None:
+        form = Form()
+        self._places = [Place(Passed(), Slot(static, form) if static else None) for _ in range(depth + IN_HAND)]
+        self._free: SimpleQueue[Place | None] = SimpleQueue()
+        self._entered: deque[Place] = deque()  # prepared or being prepared, in order
+        self._in_hand: deque[Place] = deque()
         self.closed = False
-        self._free: SimpleQueue[Point] = SimpleQueue()
         self.reopen()
 
-    def enter(self) -> bool:
-        """Wait for a place, and for the device to be done with what was there; False if the pass was closed."""
-        self._free.get().wait()
-        return not self.closed
+    def enter(self) -> Place | None:
+        """Wait for a place, and for the device to be done with what was there; None if the pass was closed."""
+        place = self._free.get()
+        if place is None or self.closed:
+            return None
+        place.point.wait()
+        self._entered.append(place)
+        return place
+
+    def receive(self, consumer: Any) -> None:
+        """The next batch is handed to a consumer's stream."""
+        place = self._entered.popleft()
+        place.consumer = consumer
+        self._in_hand.append(place)
 
     def leave(self, side: SideStream | NoStream) -> None:
         """The consumer comes for its next batch, so it has let go of the one before the last."""
-        if len(self.in_hand) == IN_HAND:
-            self._free.put(side.consumed(self.in_hand.popleft()))
+        if len(self._in_hand) == IN_HAND:
+            place = self._in_hand.popleft()
+            if place.slot is not None:
+                with side.on(place.consumer):
+                    place.slot.poison()
+            place.point = side.consumed(place.consumer)
+            self._free.put(place)
 
     def close(self) -> None:
         self.closed = True
-        self._free.put(Passed())  # wakes a thread that waits for a place
+        self._free.put(None)  # wakes a thread that waits for a place
 
     def reopen(self) -> None:
         """Make the places of batches that never came to the consumer free again."""
-        free = self.capacity - len(self.in_hand)
-        points = _drain(self._free)[:free]
-        for point in points + [Passed()] * (free - len(points)):
-            self._free.put(point)
+        _drain(self._free)
+        self._entered.clear()
+        for place in self._places:
+            if place not in self._in_hand:
+                self._free.put(place)
         self.closed = False
 
 

@@ -14,6 +14,7 @@ from fastload.encoded import EncodedImages
 from fastload.following import followed
 from fastload.images import find_images, find_labels, is_single, remark_on_range
 from fastload.nested import Path, at, find, put, take_rows
+from fastload.static import Slot
 from fastload.streams import NoStream, SideStream
 from fastload.targets import Targets
 from fastload.transfer import Sent, Transfer
@@ -39,6 +40,7 @@ class Preparation:
     2. The images are decoded if they are files, and transformed.
     3. What belongs to them follows: skipped samples are taken out, boxes, masks and keypoints move with the pixels,
        labels are mixed. What was left on the host is copied.
+    4. If batches have fixed addresses, it is copied there.
     """
 
     def __init__(
@@ -57,8 +59,8 @@ class Preparation:
         self._counts = Counter() if counts is None else counts
         self.samples = samples
 
-    def __call__(self, batch: Any) -> Arrival | None:
-        """Queue all that there is to do to ``batch``; None if none of its samples is left."""
+    def __call__(self, batch: Any, slot: Slot | None = None) -> Arrival | None:
+        """Queue all that there is to do to ``batch``, which comes to lie in ``slot``; None if nothing of it is left."""
         remark = None
         if self._transform is not None:
             images = find(batch, EncodedImages) or find_images(batch)
@@ -69,7 +71,10 @@ class Preparation:
             batch = self._transformed(batch, images, self._transform)
             if batch is None:
                 return None
-        return Arrival(self._transfer.send(batch), self.side.prepared(), remark)
+        sent: Sent | None = self._transfer.send(batch)
+        if slot is not None and sent is not None:
+            sent = slot.fill(sent)
+        return None if sent is None else Arrival(sent, self.side.prepared(), remark)
 
     def close(self) -> None:
         """Give back what was only lent for the pass."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -80,6 +81,11 @@ class SideStream:
         """The stream on which the caller consumes."""
         return self._backend.current_stream(self.device)
 
+    def on(self, consumer: Any) -> AbstractContextManager[Any]:
+        """Queue what the caller does meanwhile on a consumer's stream."""
+        stream: AbstractContextManager[Any] = self._backend.stream(consumer)
+        return stream
+
     def prepared(self) -> _EventPoint:
         """How far this stream has been given work."""
         return _EventPoint(self.device, self._stream)
@@ -120,6 +126,9 @@ class NoStream:
     def follow_consumer(self) -> None: ...
 
     def consumer(self) -> None: ...
+
+    def on(self, consumer: None) -> AbstractContextManager[None]:  # noqa: ARG002
+        return nullcontext()
 
     def prepared(self) -> Passed:
         return Passed()

@@ -1,0 +1,178 @@
+"""``static=True``: batches at fixed addresses, a short one by policy, and memory poisoned when it is let go."""
+
+import pytest
+import torch
+from torchvision import tv_tensors
+
+import fastload as fl
+from fastload import transforms as T
+from tests.batches import NumberedBatches, numbered_loader
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("depth", [1, 3])
+def test_batches_lie_where_the_one_depth_and_two_before_lay(device, depth):
+    loader = fl.PrefetchLoader(numbered_loader(samples=60), device=device, depth=depth, static=True)
+    addresses = [[tensor.data_ptr() for tensor in batch] for batch in loader]
+    places = depth + 2
+    assert len(addresses) == 15
+    assert addresses[places:] == addresses[:-places]
+    assert len({tuple(each) for each in addresses}) == places
+    again = [[tensor.data_ptr() for tensor in batch] for batch in loader]
+    assert {tuple(each) for each in again} == {tuple(each) for each in addresses}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_values_are_those_of_any_other_pass(device):
+    transform = T.Compose(
+        [T.RandomHorizontalFlip(), T.Normalize([0.4] * 3, [0.2] * 3, memory_format=torch.channels_last)]
+    )
+    loaders = [
+        fl.PrefetchLoader(numbered_loader(samples=30), transform=transform, device=device, static=static)
+        for static in (False, True)
+    ]
+    for (images, labels), (static_images, static_labels) in zip(*loaders, strict=True):
+        assert torch.equal(static_images, images)
+        assert static_images.stride() == images.stride()
+        assert torch.equal(static_labels, labels)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_structure_and_types_are_kept(device):
+    boxes = tv_tensors.BoundingBoxes(torch.rand(2, 4), format="XYWH", canvas_size=(4, 4))
+    batches = [{"image": torch.rand(2, 3, 4, 4), "names": ["a", str(n)], "boxes": boxes * (n + 1)} for n in range(6)]
+    for moved, batch in zip(fl.PrefetchLoader(batches, device=device, static=True), batches, strict=True):
+        assert moved["names"] is batch["names"]
+        assert type(moved["boxes"]) is type(batch["boxes"])
+        assert vars(moved["boxes"]) == vars(batch["boxes"])
+        assert torch.equal(moved["boxes"].cpu(), batch["boxes"])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("static", [True, "dynamic"])
+def test_a_short_batch_comes_in_memory_of_its_own(device, static):
+    loader = fl.PrefetchLoader(numbered_loader(samples=22), device=device, static=static)
+    seen = [(labels.tolist(), labels.data_ptr()) for _, labels in loader]
+    assert seen[-1][0] == [20, 21]
+    assert seen[-1][1] not in [address for _, address in seen[:-1]]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_short_batch_is_dropped_if_that_is_asked_for(device):
+    loader = fl.PrefetchLoader(numbered_loader(samples=22), device=device, static="drop")
+    for _ in range(2):
+        assert [labels.tolist()[0] for _, labels in loader] == [0, 4, 8, 12, 16]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_short_batch_is_padded_if_that_is_asked_for(device):
+    loader = fl.PrefetchLoader(numbered_loader(samples=22), device=device, static="pad", depth=1)
+    seen = []
+    for (images, labels), mask in loader:
+        assert images[mask][:, 0, 0, 0].tolist() == labels[mask].tolist()
+        assert not images[~mask].any()
+        seen.append((labels.tolist(), mask.tolist(), mask.data_ptr()))
+    assert [labels for labels, _, _ in seen[:-1]] == [[n, n + 1, n + 2, n + 3] for n in range(0, 20, 4)]
+    assert all(all(mask) for _, mask, _ in seen[:-1])
+    assert seen[-1][:2] == ([20, 21, 0, 0], [True, True, False, False])
+    assert seen[-1][2] == seen[-4][2]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_batch_that_was_let_go_is_poisoned_if_that_is_asked_for(device):
+    scale = T.Normalize([0.0] * 3, [1 / 255] * 3)
+    iterator = iter(fl.PrefetchLoader(numbered_loader(), transform=scale, device=device, static=fl.Static(poison=True)))
+    kept_images, kept_labels = next(iterator)
+    next(iterator)
+    assert kept_labels.tolist() == [0, 1, 2, 3]
+    images, labels = next(iterator)
+    assert kept_images.isnan().all()
+    assert kept_labels.tolist() == [-1] * 4
+    assert labels.tolist() == [8, 9, 10, 11]
+    assert images[:, 0, 0, 0].tolist() == [8, 9, 10, 11]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_a_consumer_does_to_a_batch_stays_with_that_batch(device):
+    for number, images in enumerate(fl.PrefetchLoader([torch.ones(2, 3)] * 12, device=device, static=True)):
+        assert not images.requires_grad
+        (images.requires_grad_() * 2).sum().backward()
+        assert images.grad.tolist() == [[2.0] * 3] * 2, number
+
+
+@pytest.mark.parametrize("break_after", [1, 2, 4])
+def test_a_pass_that_is_left_leaves_the_batches_in_hand_alone(break_after):
+    loader = fl.PrefetchLoader(numbered_loader(samples=40), device="cpu", static=fl.Static(poison=True))
+    held = []
+    for number, (_, labels) in enumerate(loader, 1):
+        held.append((labels, labels.tolist()))
+        if number == break_after:
+            break
+    next(iter(loader))
+    labels, values = held[-1]
+    assert labels.tolist() == values
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (
+            (torch.zeros(4, 3, 8, 9), torch.zeros(4)),
+            r"batch\[0\] is .*8, 9\) and was .*8, 8\) in the first",
+        ),
+        ((torch.zeros(4, 3, 8, 8), torch.zeros(4).long()), r"batch\[1\] is torch.int64 \(4,\) and was torch.float32"),
+        ((torch.zeros(4, 3, 8, 8), torch.zeros(3)), r"batch\[1\] is .*\(3,\) and was .*\(4,\)"),
+        ((torch.zeros(5, 3, 8, 8), torch.zeros(5)), r"batch\[0\] is .*\(5, 3, 8, 8\) and was"),
+        ((torch.zeros(4, 3, 8, 8),), r"batch\[1\] is not there and was torch.float32 \(4,\)"),
+        ((torch.zeros(4, 3, 8, 8), torch.zeros(4), torch.zeros(4)), r"batch\[2\] is .* and was not there"),
+        ((torch.zeros(4, 3, 8, 8), torch.eye(4).to_sparse()), r"dense tensors; batch\[1\] is a Tensor of layout"),
+    ],
+)
+@pytest.mark.parametrize("static", [True, "drop", "pad"])
+def test_another_structure_in_mid_epoch_is_refused_with_what_was_got(second, message, static):
+    first = (torch.zeros(4, 3, 8, 8), torch.zeros(4))
+    iterator = iter(fl.PrefetchLoader([first, second], device="cpu", static=static))
+    next(iterator)
+    with pytest.raises(TypeError, match=message):
+        next(iterator)
+
+
+@pytest.mark.parametrize("static", ["padded", "", None, 3])
+def test_an_unknown_policy_is_refused_with_those_that_there_are(static):
+    with pytest.raises(ValueError, match=r"static must be .*dynamic.*drop.*pad.*got"):
+        fl.PrefetchLoader([], device="cpu", static=static)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("behind", [2, 5, 20])
+def test_no_batch_is_overwritten_under_a_late_device(behind):
+    wrong = torch.zeros(200, dtype=torch.bool, device="cuda")
+    ends = []
+    for number, (images, labels) in enumerate(fl.PrefetchLoader(NumberedBatches(200), depth=2, static=True)):
+        torch.cuda._sleep(1_000_000)
+        wrong[number] = (images != number).any() | (labels != number).any()
+        ends.append(torch.cuda.Event())
+        ends[-1].record()
+        if number >= behind:
+            ends[number - behind].synchronize()
+    assert not wrong.any()
+
+
+@pytest.mark.gpu
+def test_a_graph_captured_over_each_place_replays_on_every_batch():
+    graphs, totals = {}, []
+    for images, _ in fl.PrefetchLoader(NumberedBatches(40), transform=lambda images: images.float(), static="drop"):
+        if images.data_ptr() not in graphs:
+            images.sum()  # what is done once only is done before the capture
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                total = images.sum()
+            graphs[images.data_ptr()] = graph, total
+        graph, total = graphs[images.data_ptr()]
+        graph.replay()
+        totals.append(total.clone())
+    assert len(graphs) == 4
+    assert [int(total) for total in totals] == [number * images.numel() for number in range(40)]
