@@ -1,5 +1,7 @@
 """``static=True``: batches at fixed addresses, a short one by policy, and memory poisoned when it is let go."""
 
+import time
+
 import pytest
 import torch
 from torchvision import tv_tensors
@@ -83,7 +85,8 @@ def test_a_short_batch_is_padded_if_that_is_asked_for(device):
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_batch_that_was_let_go_is_poisoned_if_that_is_asked_for(device):
     scale = T.Normalize([0.0] * 3, [1 / 255] * 3)
-    iterator = iter(fl.PrefetchLoader(numbered_loader(), transform=scale, device=device, static=fl.Static(poison=True)))
+    as_many_as_places = numbered_loader(samples=16)
+    iterator = iter(fl.PrefetchLoader(as_many_as_places, transform=scale, device=device, static=fl.Static(poison=True)))
     kept_images, kept_labels = next(iterator)
     next(iterator)
     assert kept_labels.tolist() == [0, 1, 2, 3]
@@ -102,17 +105,43 @@ def test_what_a_consumer_does_to_a_batch_stays_with_that_batch(device):
         assert images.grad.tolist() == [[2.0] * 3] * 2, number
 
 
-@pytest.mark.parametrize("break_after", [1, 2, 4])
-def test_a_pass_that_is_left_leaves_the_batches_in_hand_alone(break_after):
-    loader = fl.PrefetchLoader(numbered_loader(samples=40), device="cpu", static=fl.Static(poison=True))
+class Counting:
+    """Batches of ever new numbers, epoch after epoch."""
+
+    def __init__(self):
+        self.produced = 0
+
+    def __iter__(self):
+        for _ in range(12):
+            self.produced += 1
+            yield torch.full((2,), self.produced)
+
+    def settle(self):
+        """Wait until the background thread has gone as far as it can."""
+        before = None
+        while before != self.produced:
+            before = self.produced
+            time.sleep(0.05)
+
+
+@pytest.mark.parametrize("break_after", [1, 2, 5])
+def test_the_batch_in_hand_and_the_one_before_stay_whole_across_passes(break_after):
+    counting = Counting()
+    loader = fl.PrefetchLoader(counting, device="cpu", static=fl.Static(poison=True))
     held = []
-    for number, (_, labels) in enumerate(loader, 1):
-        held.append((labels, labels.tolist()))
-        if number == break_after:
-            break
-    next(iter(loader))
-    labels, values = held[-1]
-    assert labels.tolist() == values
+    for _ in range(3):
+        for number, batch in enumerate(loader, 1):
+            held = [*held[-1:], (batch, batch.tolist())]
+            counting.settle()
+            for tensor, values in held:
+                assert tensor.tolist() == values
+            if number == break_after:
+                break
+    numbers = []
+    for batch in loader:
+        counting.settle()
+        numbers.append(int(batch[0]))
+    assert numbers == list(range(counting.produced - 11, counting.produced + 1))
 
 
 @pytest.mark.parametrize(
