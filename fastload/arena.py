@@ -100,14 +100,13 @@ class Arena:
             made.append((number, tensor if type(like) is Tensor else retyped(tensor, like)))
         return made
 
-    def in_place(self) -> Tensor | None:
-        """Its bytes where they lie now, uint8 (bytes,), if they lie together and are not few."""
-        if len(self._spans) != 1 or self.size < SMALL:
+    @property
+    def single(self) -> Numbered | None:
+        """The only tensor, if there is one that is large and dense: it needs no packing to be copied at once."""
+        if self.size < SMALL or len(self._members) != 1:
             return None
-        _, address, size = self._spans[0]
-        storage = self._members[0][1].untyped_storage()
-        there = torch.empty(0, dtype=torch.uint8)
-        return there.set_(storage, address - storage.data_ptr(), (size,), (1,))
+        number, tensor, _ = self._members[0]
+        return (number, tensor) if self._spans[0][2] == tensor.nbytes else None
 
 
 class _Typed(dict[torch.dtype, tuple[Tensor, int]]):

@@ -11,6 +11,7 @@ import torch
 from torch._C import DisableTorchFunctionSubclass  # each question to a tv_tensor takes microseconds without
 
 from fastload.arena import Arena, arenas, is_plain
+from fastload.layout import retyped
 from fastload.nested import Path, map_movable, movables, with_movables
 from fastload.pinned import move
 from fastload.ring import Ring
@@ -82,17 +83,18 @@ class Transfer:
 
 def copied(values: Sequence[Any], side: SideStream | NoStream, ring: Ring) -> list[tuple[int, torch.Tensor]]:
     """What of ``values`` is a tensor of the host and no more than its bytes, on the device, with its place."""
-    found = [(arena, torch.empty(arena.size, dtype=torch.uint8, device=side.device)) for arena in arenas(values)]
+    copies: list[tuple[int, torch.Tensor]] = []
     staged = []
-    for arena, block in found:  # while the device copies these, the host packs the others
-        source = arena.in_place()
-        if source is not None and source.is_pinned():
-            block[: len(source)].copy_(source, non_blocking=True)
+    for arena in arenas(values):
+        single = arena.single
+        if single is not None and single[1].is_pinned():  # the device copies it while the host packs the others
+            number, tensor = single
+            copies.append((number, retyped(tensor.to(side.device, non_blocking=True), like=tensor)))
         else:
-            staged.append((arena, block))
+            staged.append((arena, torch.empty(arena.size, dtype=torch.uint8, device=side.device)))
     if staged:
         _copy_through(ring, staged, side)
-    return [numbered for arena, block in found for numbered in arena.tensors(block)]
+    return copies + [numbered for arena, block in staged for numbered in arena.tensors(block)]
 
 
 def _copy_through(ring: Ring, staged: list[tuple[Arena, torch.Tensor]], side: SideStream | NoStream) -> None:
