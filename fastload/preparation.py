@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,9 +85,10 @@ class Preparation:
         done: list[tuple[Batch, int]] = []
         results: dict[Path, Any] = {}
         for paths in _groups(images):
-            group = Batch(self._moved([images[path] for path in paths]), self.side.device)
-            samples = len(group)
-            transform.run(group, self._key)
+            with self._moved([images[path] for path in paths]) as moved:
+                group = Batch(moved, self.side.device)
+                samples = len(group)
+                transform.run(group, self._key)
             results |= _returned(group, {path: images[path] for path in paths})
             done.append((group, samples))
         most = max(samples for _, samples in done)
@@ -107,10 +109,15 @@ class Preparation:
             batch = put(batch, {path: mix(labels) for path, labels in find_labels(batch, len(first)).items()})
         return followed(batch, first.moves, self._transfer.move) if first.moves else batch
 
-    def _moved(self, images: list[Any]) -> Any:
-        """One image or batch by itself, files as they are, or a list of single images."""
-        moved = self._transfer.move(images)
-        return moved if len(moved) > 1 else moved[0]
+    @contextmanager
+    def _moved(self, images: list[Any]) -> Iterator[Any]:
+        """One image or batch by itself, files where they can be decoded from, or a list of single images."""
+        if isinstance(images[0], EncodedImages):
+            with self._transfer.pinned(images[0]) as files:
+                yield files
+        else:
+            moved = self._transfer.move(images)
+            yield moved if len(moved) > 1 else moved[0]
 
     def _remark(self, images: dict[Path, Any]) -> str | None:
         """Look once at what is normalised, while it is still on the host."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch._C import DisableTorchFunctionSubclass  # each question to a tv_tensor takes microseconds without
 
 from fastload.arena import Arena, arenas, is_plain
+from fastload.encoded import EncodedImages
 from fastload.layout import retyped
 from fastload.nested import Path, map_movable, movables, with_movables
 from fastload.pinned import move
@@ -79,6 +81,18 @@ class Transfer:
         if len(copies) < len(leaves):
             leaves = [_moved(leaf, self._side.device) for leaf in leaves]
         return with_movables(batch, iter(leaves))
+
+    @contextmanager
+    def pinned(self, files: EncodedImages) -> Iterator[EncodedImages]:
+        """The files where decoders can read them while the host goes on; the caller queues the decoding meanwhile."""
+        if not self._packs or files.is_pinned():
+            yield files
+            return
+        size = len(files.block)
+        lent = self._ring.lend(size)
+        move([(lent.data_ptr(), files.block.data_ptr(), size)])
+        yield EncodedImages(lent[:size], files.table, files.names, files.problems)
+        self._ring.take_back(lent, self._side.prepared())
 
 
 def copied(values: Sequence[Any], side: SideStream | NoStream, ring: Ring) -> list[tuple[int, torch.Tensor]]:
