@@ -20,13 +20,16 @@ except ImportError:
         return block.as_strided(shape, strides, offset).data  # no view: what is written to one does not touch others
 
 
-__all__ = ["ALIGNMENT", "SMALL", "Arena", "arenas", "is_plain"]
+__all__ = ["ALIGNMENT", "FEW", "SMALL", "Arena", "arenas", "is_plain"]
 
 ALIGNMENT = 16  # bytes
 
 # Bytes from which a tensor has a block of its own. Whoever keeps a smaller one keeps no image with it; and queueing one
 # more copy to the device takes the host as long as packing this much.
 SMALL = 64 * 2**10
+
+# To pack tensors and copy the block takes the host about as long as to queue the copies of so many pinned ones.
+FEW = 8
 
 # The bytes from a tensor's first element to its last are copied as they are, unless they are more than so many times
 # its own.
@@ -101,12 +104,13 @@ class Arena:
         return made
 
     @property
-    def single(self) -> Numbered | None:
-        """The only tensor, if there is one that is large and dense: it needs no packing to be copied at once."""
-        if self.size < SMALL or len(self._members) != 1:
-            return None
-        number, tensor, _ = self._members[0]
-        return (number, tensor) if self._spans[0][2] == tensor.nbytes else None
+    def separate(self) -> list[Numbered]:
+        """The tensors, if they are few, dense, and share no bytes: packing them would take longer than copying each."""
+        if len(self._members) > FEW or len(self._members) != len(self._spans):
+            return []
+        pairs = zip(self._spans, self._members, strict=True)
+        are_dense = all(size == tensor.nbytes for (_, _, size), (_, tensor, _) in pairs)
+        return [(number, tensor) for number, tensor, _ in self._members] if are_dense else []
 
 
 class _Typed(dict[torch.dtype, tuple[Tensor, int]]):

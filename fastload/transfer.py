@@ -100,10 +100,11 @@ def copied(values: Sequence[Any], side: SideStream | NoStream, ring: Ring) -> li
     copies: list[tuple[int, torch.Tensor]] = []
     staged = []
     for arena in arenas(values):
-        single = arena.single
-        if single is not None and single[1].is_pinned():  # the device copies it while the host packs the others
-            number, tensor = single
-            copies.append((number, retyped(tensor.to(side.device, non_blocking=True), like=tensor)))
+        separate = arena.separate
+        if separate and all(tensor.is_pinned() for _, tensor in separate):  # the device copies, the host packs others
+            copies += [
+                (number, retyped(tensor.to(side.device, non_blocking=True), like=tensor)) for number, tensor in separate
+            ]
         else:
             staged.append((arena, torch.empty(arena.size, dtype=torch.uint8, device=side.device)))
     if staged:

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torchvision import tv_tensors
 
-from fastload.arena import ALIGNMENT, SMALL
+from fastload.arena import ALIGNMENT, FEW, SMALL, arenas
 from fastload.nested import movables
 from fastload.ring import Ring
 from fastload.streams import side_stream
@@ -239,6 +239,18 @@ def test_little_of_a_large_storage_is_copied_alone(device):
     (column,) = sent([table[:, 7]], device).batch
     assert torch.equal(column.cpu(), table[:, 7])
     assert column.untyped_storage().nbytes() <= 2 * column.nbytes
+
+
+def test_a_few_dense_tensors_are_not_worth_packing():
+    def worth_packing(tensors):
+        (arena,) = arenas(tensors)
+        return not arena.separate
+
+    numbers = torch.arange(9)
+    assert not worth_packing([numbers, torch.ones(2)])
+    assert worth_packing([torch.ones(2)] + [torch.zeros(1) for _ in range(FEW)])
+    assert worth_packing([numbers[:5], numbers[3:]])  # which would no longer share
+    assert worth_packing([numbers[::2]])  # which has gaps
 
 
 @pytest.mark.gpu
