@@ -20,7 +20,8 @@ from tests.adversary.schedule import Host, Schedule
 
 aten = torch.ops.aten
 
-# PyTorch knows the device of its shape-only tensors on every machine, and nothing else here uses it.
+# PyTorch knows the device of its shape-only tensors on every machine. Where shapes are all that is wanted it is named
+# without a number.
 DEVICE = torch.device("meta", 0)
 
 ROUNDING = 64  # bytes: blocks are of sizes that are multiples of it
@@ -178,6 +179,8 @@ class PinnedMemory(np.ndarray):
 class DeviceTensor(torch.Tensor):
     """A tensor on the simulated device: ``cells`` is its part of a block, touched when its stream's turn comes."""
 
+    __slots__ = ("cells", "device_module", "ownership")  # what a tensor's type knows of it is in its dictionary
+
     cells: torch.Tensor
     ownership: Ownership
     device_module: Device
@@ -197,6 +200,14 @@ class DeviceTensor(torch.Tensor):
         self.device_module.schedule.pause()
         if stream is not self.ownership.block.stream:
             self.ownership.block.users.add(stream)
+
+    def untyped_storage(self) -> Any:
+        """The block's, so that it can be told which tensors share one."""
+        return self.cells.untyped_storage()
+
+    def as_subclass(self, cls: type) -> Any:  # noqa: ARG002
+        """Itself: all tensors of the device are of one type."""
+        return self
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -287,10 +298,12 @@ class Work(TorchDispatchMode):
             return handle(self, *args, **kwargs)
         if kwargs.pop("pin_memory", False):
             return self._device.new_pinned(func(*args, **kwargs))
-        if torch.device(kwargs.get("device") or "cpu").type == DEVICE.type:
+        device = kwargs.get("device")
+        if torch.device(device) != DEVICE if device else DeviceTensor not in types:
+            return func(*map(_cells, args), **kwargs)  # for its shape, or on the host
+        if device:
             kwargs["device"] = "cpu"
-            return self._computed(func, args, kwargs)
-        return self._computed(func, args, kwargs) if DeviceTensor in types else func(*args, **kwargs)
+        return self._computed(func, args, kwargs)
 
     def _is_pinned(self, tensor: torch.Tensor, *_: Any) -> bool:
         return type(tensor) is not DeviceTensor and self._device.pinned_block(tensor) is not None
@@ -338,7 +351,7 @@ class Work(TorchDispatchMode):
         stream = device.current_stream()
         cells, source_cells = _cells(to), self._readable(source, stream, non_blocking)
         stream.do(lambda: cells.copy_(source_cells))
-        if not non_blocking or type(to) is not DeviceTensor:
+        if DeviceTensor is not type(to) or not (non_blocking or type(source) is DeviceTensor):
             stream.synchronize()
         return to
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,9 +13,9 @@ from unittest import mock
 import torch
 
 import fastload as fl
-from fastload import loader, prefetch, preparation, streams, transfer
+from fastload import arena, loader, prefetch, preparation, ring, static, streams, transfer
 from fastload.nested import map_movable
-from tests.adversary.device import DEVICE, Device, Point, Stream
+from tests.adversary.device import DEVICE, Device, DeviceTensor, Point, Stream
 from tests.adversary.schedule import Abandoned, Host, Schedule, Threading
 
 Wrap = Callable[..., Any]
@@ -78,6 +79,12 @@ STRUCTURES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "whole and tensor": lambda images, labels: [Whole(images), labels],
     "own": lambda images, labels: (images, Own(labels)),
 }
+PLAIN = ("tensor", "pair", "dict")  # in which there is nothing but tensors
+
+# Bytes from which a tensor has a block of its own: with 2 samples or more, none has, or the images, or all.
+SMALL = (arena.SMALL, 32, 1)
+
+STATIC = (None, fl.Static(), fl.Static("drop"), fl.Static("pad"))
 
 
 def tensors_of(batch: Any) -> list[torch.Tensor]:
@@ -151,6 +158,9 @@ class Program:
     batches: int
     structure: str
     source: str
+    small: int
+    rows: str
+    static: fl.Static | None
     transform: Callable[[torch.Tensor], torch.Tensor] | None
     passes: tuple[PassPlan, ...]
     restless: int
@@ -170,6 +180,9 @@ class Program:
         elif source == "device":  # it would write to the data set
             transforms.remove(add_in_place)
         transform = choices.of(*transforms)
+        fixed = choices.of(*STATIC, None, None) if structure in PLAIN else None
+        if fixed is not None:
+            fixed = dataclasses.replace(fixed, poison=bool(choices.below(2)))
         faults = ["loader", "transform"] if transform else ["loader"]
         if source != "device":  # there nothing is allocated to begin with
             faults.append("memory")
@@ -178,6 +191,9 @@ class Program:
             batches=batches,
             structure=structure,
             source=source,
+            small=choices.of(*SMALL),
+            rows=choices.of("even", "short") if fixed else choices.of("even", "short", "uneven"),
+            static=fixed,
             transform=transform,
             restless=choices.of(128, 32, 8, 240),
             timeouts=choices.below(8) == 1,
@@ -185,8 +201,38 @@ class Program:
             passes=tuple(PassPlan.drawn(choices, batches, faults) for _ in range(choices.of(1, 1, 2, 3))),
         )
 
+    def samples(self, number: int) -> int:
+        if self.rows == "uneven":
+            return 2 + number % 4
+        return 1 if self.is_short(number) else 2
 
-SHAPES = ((1, 1, 2, 2), (3,))  # of images and of labels
+    def is_short(self, number: int) -> bool:
+        """Whether this is a batch with fewer samples than the first."""
+        return self.rows == "short" and number == self.batches - 1 > 0
+
+    @property
+    def yields(self) -> int:
+        """How many batches come to the consumer."""
+        drops = self.static is not None and self.static.short == "drop" and self.is_short(self.batches - 1)
+        return self.batches - drops
+
+    @property
+    def leaves(self) -> int:
+        return 1 if self.structure == "tensor" else 2
+
+    def values(self, number: int, *, is_part: bool) -> list[list[int]]:
+        """What the tensors of a batch hold."""
+        image = number + (SHIFT if self.transform else 0)
+        found = [[image], [number]][: self.leaves]
+        if self.static is None or self.static.short != "pad":
+            return found
+        zeros = [0] if self.is_short(number) and not is_part else []
+        return [sorted({*zeros, *values}) for values in (*found, [1])]
+
+
+SHAPES = ((1, 4, 4), (2,))  # of an image and its label
+DTYPES = (torch.uint8, torch.int16)
+MOST_SAMPLES = 5
 
 
 class NumberedLoader:
@@ -201,7 +247,7 @@ class NumberedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         if self.program.source == "device":  # computed on the consumer's stream
-            self.data.append([_filled(number, device=DEVICE) for number in range(self.program.batches)])
+            self.data.append([self._filled(number, device=DEVICE) for number in range(self.program.batches)])
         return self._batches(self.plan, self.data[-1] if self.data else [])
 
     def fails(self, fault: str) -> bool:
@@ -211,7 +257,7 @@ class NumberedLoader:
 
     def _batches(self, plan: PassPlan, data: list[Any]) -> Iterator[Any]:
         schedule = self._device.schedule
-        reused = _pinned(_filled(0)) if self.program.source == "reused" else ()
+        reused = _pinned(_filled(0, MOST_SAMPLES)) if self.program.source == "reused" else ()
         for number in range(self.program.batches):
             schedule.pause()
             self.at[schedule.running] = plan, number
@@ -227,14 +273,20 @@ class NumberedLoader:
         if data:
             return data[number]
         if reused:
-            images, labels = (buffer.fill_(number) for buffer in reused)
+            images, labels = (buffer[: self.program.samples(number)].fill_(number) for buffer in reused)
             # An `Own` is moved by the consumer, when the buffer may be in use again.
-            return images, _filled(number)[1] if self.program.structure == "own" else labels
-        return _pinned(_filled(number)) if self.program.source == "pinned" else _filled(number)
+            return images, self._filled(number)[1] if self.program.structure == "own" else labels
+        return _pinned(self._filled(number)) if self.program.source == "pinned" else self._filled(number)
+
+    def _filled(self, number: int, device: torch.device | str = "cpu") -> tuple[torch.Tensor, ...]:
+        return _filled(number, self.program.samples(number), device)
 
 
-def _filled(number: int, device: torch.device | str = "cpu") -> tuple[torch.Tensor, ...]:
-    return tuple(torch.full(shape, number, dtype=torch.uint8, device=device) for shape in SHAPES)
+def _filled(number: int, samples: int, device: torch.device | str = "cpu") -> tuple[torch.Tensor, ...]:
+    return tuple(
+        torch.full((samples, *shape), number, dtype=dtype, device=device)
+        for shape, dtype in zip(SHAPES, DTYPES, strict=True)
+    )
 
 
 def _pinned(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
@@ -246,7 +298,7 @@ class Reading:
     """A kernel that reads a batch when it runs."""
 
     number: int
-    expected: list[int]
+    expected: list[list[int]]
     found: list[list[int]] | None = None
 
 
@@ -258,6 +310,7 @@ class Kept:
     until: int
     batch: Any
     stream: Stream
+    is_part: bool
 
     @property
     def is_beyond_hand(self) -> bool:
@@ -273,12 +326,14 @@ class Consumer:
         self.device = device
         self.second, self.third = device.Stream(), device.Stream()
         self.source = NumberedLoader(program, device)
-        self.loader = wrap(self.source, transform=self._transform(), depth=program.depth)
+        options = {"static": program.static} if program.static else {}  # the classic prefetcher knows of no such thing
+        self.loader = wrap(self.source, transform=self._transform(), depth=program.depth, **options)
         self.readings: list[Reading] = []
         self.errors: list[BaseException] = []
         self._kept: list[Kept] = []
         self._in_use: list[Point] = []  # until each is passed, a batch is in use that was kept beyond the hand
         self._open: list[Iterator[Any]] = []
+        self._begun = 0  # passes
         self._left_open = 0  # how many passes there have been in it
         self._batch: Any = None  # as a loop's variable it outlives the loop
 
@@ -298,6 +353,7 @@ class Consumer:
 
     def _one_pass(self, plan: PassPlan) -> None:
         iterator = iter(self.loader)
+        self._begun += 1
         try:
             for number, habit in enumerate(plan.habits):
                 stream = self.second if habit.on_second else self.device.current_stream()
@@ -334,7 +390,7 @@ class Consumer:
         """The pass may end here only if the loader ends here, or fails here as planned."""
         is_error = not isinstance(error, StopIteration)
         fails = bool(plan.fault) and plan.fails_at < self.program.batches
-        if (number, is_error) != (plan.fails_at if fails else self.program.batches, fails):
+        if (number, is_error) != (plan.fails_at if fails else self.program.yields, fails):
             raise Finding(f"the pass ends at batch {number} with {error!r}") from error
         if is_error:
             self.errors.append(error)
@@ -346,10 +402,14 @@ class Consumer:
             for tensor in tensors_of(batch):
                 tensor.record_stream(self.third)
             self._read(number, batch, self.third)
+            if self.program.static:  # nobody else can tell fastload of that stream
+                stream.wait_stream(self.third)
         if habit.part:
             batch = tuple(tensor[:1] for tensor in tensors_of(batch))
         if habit.kept is not None:
-            self._kept.append(Kept(number, number + habit.kept, batch, stream))
+            # At a fixed address it is whole until the next but one is asked for.
+            kept = min(habit.kept, IN_HAND - 1) if self.program.static else habit.kept
+            self._kept.append(Kept(number, number + kept, batch, stream, habit.part))
         del batch
         self._let_go(number)
         if habit.rest:
@@ -362,17 +422,16 @@ class Consumer:
         due = [each for each in self._kept if number is None or each.until <= number]
         while due:
             kept = due.pop(0)
-            self._read(kept.number, kept.batch, kept.stream)
+            self._read(kept.number, kept.batch, kept.stream, is_part=kept.is_part)
             self._kept.remove(kept)
             kept.batch = None
             if kept.is_beyond_hand:
                 self._in_use.append(kept.stream.point())
 
-    def _read(self, number: int, batch: Any, stream: Stream) -> None:
+    def _read(self, number: int, batch: Any, stream: Stream, *, is_part: bool = False) -> None:
         cells = [tensor.cells for tensor in tensors_of(batch)]
         del batch
-        shift = SHIFT if self.program.transform else 0
-        reading = Reading(number, [number + shift, number][: len(cells)])
+        reading = Reading(number, self.program.values(number, is_part=is_part))
         self.readings.append(reading)
 
         def read() -> None:
@@ -401,25 +460,56 @@ class Consumer:
         side = device.current_stream()
         # What the program has told the allocator of itself is the program's own.
         taken = sum(block.stream is side and self.third not in block.users for block in device.memory.taken())
-        per_batch = 1 if self.program.structure in ("tensor", "own") else 2
         self._in_use = [point for point in self._in_use if not point.is_passed]
-        held = sum(kept.is_beyond_hand for kept in self._kept)
-        held += len(self._in_use) + len(self.errors)  # an error's traceback keeps the batch that failed
-        passes = 1 + self._left_open  # each with places, and a thread in the midst of a transform
-        batches = passes * (self.program.depth + IN_HAND) + held
-        if taken > batches * per_batch + passes * SCRATCH[self.program.transform]:
-            device.faults.append(f"{taken} blocks are taken on the side stream: more than those of {batches} batches")
+        passes = 1 + self._left_open  # each with places, and a thread that prepares a batch
+        most = Blocks(self.program).most(
+            places=passes * (self.program.depth + IN_HAND),
+            passes=passes,
+            begun=self._begun,
+            kept=sum(kept.is_beyond_hand for kept in self._kept) + len(self._in_use),
+            failed=len(self.errors),  # an error's traceback keeps the batch that was being prepared
+        )
+        if taken > most:
+            device.faults.append(f"{taken} blocks are taken on the side stream, and {most} may be")
 
     def check(self) -> None:
         """What must be true when all is done."""
         for reading in self.readings:
-            if reading.found != [[value] for value in reading.expected]:
+            if reading.found != reading.expected:
                 raise Finding(f"batch {reading.number} holds {reading.found}; expected {reading.expected}")
         if self.device.faults:
             raise Finding(self.device.faults[0])
 
 
-SCRATCH = {None: 0, add: 1, add_twice: 2, add_in_place: 0}  # blocks that a transform needs beside the batch
+class Blocks:
+    """How many blocks of the side stream a program's batches have."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        sent = program.leaves
+        if program.source == "device":
+            sent = 0  # they are there already, in blocks of the consumer's stream
+        elif program.structure == "own":
+            sent = 1  # the other is moved on the consumer's stream
+        elif program.structure in PLAIN and program.small == SMALL[0]:
+            sent = 1  # all are packed together
+        made = MADE[program.transform]
+        beside_images = min(sent, program.leaves - 1) if program.structure != "own" else 0
+        self.ready = beside_images + 1 if made else sent  # of one that waits, or is in the consumer's hand
+        self.prepared = max(self.ready, sent + made)  # of one that is copied and transformed, at most
+
+    def most(self, *, places: int, passes: int, begun: int, kept: int, failed: int) -> int:
+        """With so many places, threads that prepare, passes so far, batches kept beyond their places, and errors."""
+        static = self._program.static
+        if static is None:
+            return (places + kept) * self.ready + passes * (self.prepared - self.ready) + failed * self.prepared
+        has_mask = static.short == "pad"
+        comes_by_itself = static.short == "dynamic" and self._program.rows == "short"
+        slots = places * (self._program.leaves + has_mask)
+        return slots + (passes + failed) * (self.prepared + has_mask) + begun * comes_by_itself * self.ready
+
+
+MADE = {None: 0, add: 1, add_twice: 2, add_in_place: 0}  # blocks that a transform takes
 
 
 def play(program: Program, choices: bytes, wrap: Wrap = fl.PrefetchLoader) -> Schedule:
@@ -428,7 +518,7 @@ def play(program: Program, choices: bytes, wrap: Wrap = fl.PrefetchLoader) -> Sc
     schedule = Schedule(choices, restless=program.restless, timeouts=program.timeouts, files=files)
     device = Device(schedule)
     schedule.surroundings = device.work
-    with simulated(device), schedule, device.work():
+    with simulated(device, program.small), schedule, device.work():
         consumer = Consumer(program, device, wrap)
         device.on_allocation = consumer.check_memory
         try:
@@ -451,11 +541,11 @@ def _check_that_all_is_free(device: Device) -> None:
         raise Finding(f"{len(taken)} blocks are taken when all is done")
 
 
-PREEMPTED = [module.__file__ for module in (loader, prefetch, preparation, streams, transfer)]
+PREEMPTED = [module.__file__ for module in (arena, loader, prefetch, preparation, ring, static, streams, transfer)]
 
 
 @contextmanager
-def simulated(device: Device) -> Iterator[None]:
+def simulated(device: Device, small: int) -> Iterator[None]:
     """Give PyTorch the device, fastload's background threads its schedule, and no garbage collection at odd times."""
     threading = Threading(device.schedule)
     was_collecting = gc.isenabled()
@@ -465,6 +555,13 @@ def simulated(device: Device) -> Iterator[None]:
             mock.patch.object(torch, "get_device_module", _answering(device)),
             mock.patch.object(torch.accelerator, "current_accelerator", _answering(DEVICE)),
             mock.patch.object(torch.accelerator, "current_device_index", _answering(DEVICE.index)),
+            mock.patch.object(torch.accelerator, "is_available", _answering(True)),
+            mock.patch.object(arena, "_tensor_over", torch.Tensor.as_strided),
+            mock.patch.object(arena, "SMALL", small),
+            mock.patch.object(ring.Ring, "LEAST", 1),
+            mock.patch.object(
+                transfer, "is_plain", lambda value: isinstance(value, DeviceTensor) or arena.is_plain(value)
+            ),
             mock.patch.object(prefetch, "threading", threading),
             mock.patch.object(prefetch, "SimpleQueue", threading.SimpleQueue),
             mock.patch.object(prefetch.Pass, "__hash__", lambda one_pass: hash(one_pass.thread)),

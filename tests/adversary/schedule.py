@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import count
 from queue import Empty
 from typing import Any, Protocol
 
@@ -212,10 +213,11 @@ class Threading:
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
-        self._mine: dict[Host, Thread] = {}
+        self._running: dict[Host, Thread] = {}
+        self._numbers = count()
 
     def Thread(self, **options: Any) -> Thread:  # noqa: N802
-        return Thread(self._schedule, self._mine, **options)
+        return Thread(self._schedule, self._running, next(self._numbers), **options)
 
     def Lock(self) -> Lock:  # noqa: N802
         return Lock(self._schedule)
@@ -224,14 +226,15 @@ class Threading:
         return SimpleQueue(self._schedule)
 
     def current_thread(self) -> Thread | None:
-        return self._mine.get(self._schedule.running)
+        return self._running.get(self._schedule.running)
 
 
 class Thread:
     def __init__(
         self,
         schedule: Schedule,
-        mine: dict[Host, Thread],
+        running: dict[Host, Thread],
+        number: int,
         target: Callable[..., object],
         args: tuple[Any, ...] = (),
         name: str = "thread",
@@ -240,15 +243,22 @@ class Thread:
         self.host = Host(name)
         self._schedule = schedule
         self._work: list[Callable[[], object]] = [partial(target, *args)]
-        self._number = len(mine)
-        mine[self.host] = self
+        self._running = running
+        self._number = number
 
     def __hash__(self) -> int:  # sets of threads have the same order in each run
         return self._number
 
     def start(self) -> None:
-        self._schedule.start(self.host, self._work.pop())
+        self._running[self.host] = self
+        self._schedule.start(self.host, self._run)
         self._schedule.pause()
+
+    def _run(self) -> None:
+        try:
+            self._work.pop()()
+        finally:
+            del self._running[self.host]
 
     def join(self, timeout: float | None = None) -> None:
         self._schedule.pause(lambda: self.host.is_ended, timed=timeout is not None)
