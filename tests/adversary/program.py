@@ -506,7 +506,8 @@ class Blocks:
         has_mask = static.short == "pad"
         comes_by_itself = static.short == "dynamic" and self._program.rows == "short"
         slots = places * (self._program.leaves + has_mask)
-        return slots + (passes + failed) * (self.prepared + has_mask) + begun * comes_by_itself * self.ready
+        short = max(0, begun - passes) if comes_by_itself else 0  # the last of a pass; nothing is prepared beside it
+        return slots + (passes + failed) * (self.prepared + has_mask) + short * self.ready
 
 
 MADE = {None: 0, add: 1, add_twice: 2, add_in_place: 0}  # blocks that a transform takes
@@ -526,10 +527,10 @@ def play(program: Program, choices: bytes, wrap: Wrap = fl.PrefetchLoader) -> Sc
             schedule.finish()
             consumer.let_go()
             schedule.finish()
+            consumer.check()
+            _check_that_all_is_free(device)
         except Abandoned:
             raise Finding(schedule.stuck) from None
-        consumer.check()
-        _check_that_all_is_free(device)
     return schedule
 
 
