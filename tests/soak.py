@@ -41,6 +41,7 @@ CYCLES = 1_500_000  # of the GPU's clock: about a millisecond
 DTYPES = (torch.int64, torch.float32, torch.uint8, torch.int32)  # of what is not an image
 STEP = 37  # from one batch's pattern to the next one's
 SHIFT = 5  # what the transform adds
+SHORT = 3  # samples of the last batch; the others have more
 
 
 def pattern(number: int, leaf: int, shape: tuple[int, ...], dtype: torch.dtype, device: Any = "cpu") -> torch.Tensor:
@@ -50,13 +51,20 @@ def pattern(number: int, leaf: int, shape: tuple[int, ...], dtype: torch.dtype, 
 
 
 def leaves(episode: Episode, number: int, device: Any = "cpu") -> list[torch.Tensor]:
-    rows = 3 if number == episode.batches - 1 else episode.rows
+    rows = SHORT if number == episode.batches - 1 else episode.rows
     images = pattern(number, 0, (rows, 3, episode.size, episode.size), torch.uint8, device)
     others = [
         pattern(number, 1 + leaf, (rows, 1 + leaf), dtype, device)
         for leaf, dtype in zip(range(episode.labels), cycle(DTYPES), strict=False)
     ]
     return [images, *others]
+
+
+def padded(parts: list[torch.Tensor], rows: int) -> list[torch.Tensor]:
+    """With zeros after the samples, and a mask of samples."""
+    zeros = [part.new_zeros(rows - len(part), *part.shape[1:]) for part in parts]
+    mask = torch.arange(rows, device=parts[0].device) < len(parts[0])
+    return [*(torch.cat(pair) for pair in zip(parts, zeros, strict=True)), mask]
 
 
 STRUCTURES: dict[str, Callable[[list[torch.Tensor]], Any]] = {
@@ -66,6 +74,7 @@ STRUCTURES: dict[str, Callable[[list[torch.Tensor]], Any]] = {
     "whole": lambda parts: [parts[0], Whole(*parts[1:])],
     "own": lambda parts: (parts[0], [Own(part) for part in parts[1:]]),
 }
+PLAIN = ("tuple", "dict", "nested")  # in which there is nothing but tensors
 
 
 @dataclass(frozen=True)
@@ -87,6 +96,7 @@ class Episode:
     fault: str
     fails_at: int
     leave: str
+    static: fl.Static | None
 
     @staticmethod
     def drawn(seed: int, *, is_tiny: bool) -> Episode:
@@ -94,9 +104,10 @@ class Episode:
         transform = draw.choice(["none", "add", "in place", "normalize"])
         faults = ["loader"] if transform == "none" else ["loader", "transform", "memory"]
         batches = draw.choice([1, 5, 20, 20, 40, 80])
+        structure = draw.choice(list(STRUCTURES))
         return Episode(
             seed=seed,
-            structure=draw.choice(list(STRUCTURES)),
+            structure=structure,
             source=draw.choice(["pageable", "pinned", "reused"]) if draw.random() < 0.95 else "workers",
             transform=transform,
             depth=draw.choice([1, 1, 2, 2, 3, 8]),
@@ -110,7 +121,24 @@ class Episode:
             fault=draw.choice([""] * len(faults) + faults),
             fails_at=draw.randrange(batches),
             leave=draw.choice(["end", "end", "drop", "close", "raise", "open"]),
+            static=_static(draw) if structure in PLAIN else None,
         )
+
+    @property
+    def short(self) -> str:
+        """What becomes of the last batch, which has fewer samples than the first."""
+        return self.static.short if self.static else "dynamic"
+
+    @property
+    def yields(self) -> int:
+        """How many batches come to the consumer."""
+        return self.batches - (self.short == "drop" and self.batches > 1)
+
+
+def _static(draw: random.Random) -> fl.Static | None:
+    short = draw.choice(["", "", "", "dynamic", "drop", "pad"])
+    poison = draw.random() < 0.5
+    return fl.Static(short, poison=poison) if short else None
 
 
 class Batches(Dataset):
@@ -192,7 +220,11 @@ class Play:
     def run(self) -> None:
         episode, device = self.episode, self._device
         loader = fl.PrefetchLoader(
-            _loader(episode, device), transform=self._transform(), depth=episode.depth, device=device.device
+            _loader(episode, device),
+            transform=self._transform(),
+            depth=episode.depth,
+            device=device.device,
+            static=episode.static or False,
         )
         open_passes = []
         for _ in range(episode.passes):
@@ -201,6 +233,8 @@ class Play:
                 self._consume(iterator)
             except BrokenError as error:
                 self._errors.append(error)
+            if episode.static:
+                self._let_go(None)
             if episode.leave == "close":
                 loader.close()
             if episode.leave == "open":
@@ -239,7 +273,7 @@ class Play:
     def _check_end(self, number: int, error: Exception) -> None:
         episode = self.episode
         expected = FAULTS.get(episode.fault, StopIteration)
-        at = episode.fails_at if episode.fault else episode.batches
+        at = episode.fails_at if episode.fault else episode.yields
         self.counts["faults"] += bool(episode.fault)
         if number != at or not isinstance(error, expected):
             self.problems.append(
@@ -262,7 +296,8 @@ class Play:
             parts = [part[1:2] for part in parts]
         if draw.random() < 0.2:
             self.counts["retained"] += 1
-            self._kept.append(Kept(number, number + draw.randrange(1, 12), parts, stream))
+            more = 1 if self.episode.static else draw.randrange(1, 12)  # a later batch would lie there
+            self._kept.append(Kept(number, number + more, parts, stream))
         del parts
         self._let_go(number)
         if draw.random() < 0.03:
@@ -280,6 +315,8 @@ class Play:
             self._check(number, parts)
         for part in parts:
             part.record_stream(device.third)
+        if self.episode.static:  # nobody else can tell fastload of that stream
+            device.current().wait_stream(device.third)
         return None
 
     def _let_go(self, number: int | None) -> None:
@@ -296,9 +333,14 @@ class Play:
         expected = leaves(self.episode, number, self._device.device)
         if self.episode.transform in ("add", "in place"):
             expected[0] += SHIFT
+        if self.episode.short == "pad":
+            expected = padded(expected, self.episode.rows if self.episode.batches > 1 else SHORT)
         if len(parts[0]) == 1:
             expected = [part[1:2] for part in expected]
-        wrong = [(part.round() != right).any() for part, right in zip(parts, expected, strict=True)]
+        wrong = [
+            ((part.round() if part.is_floating_point() else part) != right).any()
+            for part, right in zip(parts, expected, strict=True)
+        ]
         self._flags.append((number, torch.stack(wrong).any()))
 
     def _transform(self) -> Any:
@@ -457,6 +499,7 @@ def probe(transform: str) -> Episode:
         fault="",
         fails_at=0,
         leave="end",
+        static=None,
     )
 
 

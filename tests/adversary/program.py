@@ -352,8 +352,8 @@ class Consumer:
         self.errors.clear()
 
     def _one_pass(self, plan: PassPlan) -> None:
-        iterator = iter(self.loader)
         self._begun += 1
+        iterator = iter(self.loader)
         try:
             for number, habit in enumerate(plan.habits):
                 stream = self.second if habit.on_second else self.device.current_stream()

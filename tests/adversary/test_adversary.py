@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import fastload as fl
 from fastload import prefetch, preparation, ring, static, streams, transfer
-from tests.adversary.program import Finding, Program, add_in_place, play
+from tests.adversary.program import Finding, Habit, PassPlan, Program, add_in_place, play
 from tests.adversary.soak import drawn
 from tests.batches import ClassicPrefetcher
 
@@ -165,13 +165,16 @@ class Faults:
         consumed = streams.SideStream.consumed
         held: list[static.Slot] = []
 
+        def hold(slot):
+            held.append(slot)
+
         def later(side, consumer):
             point = consumed(side, consumer)
             while held:
                 poison(held.pop())
             return point
 
-        monkeypatch.setattr(static.Slot, "poison", lambda slot: held.append(slot))
+        monkeypatch.setattr(static.Slot, "poison", hold)
         monkeypatch.setattr(streams.SideStream, "consumed", later)
 
     @staticmethod
@@ -274,7 +277,6 @@ def test_the_adversary_finds_where_nothing_else_waits(fault, monkeypatch):
 SLOTS = [
     "place_is_free_at_once",
     "place_is_free_by_the_stream_of_the_next_batch",
-    "places_are_forgotten_between_passes",
     "batches_share_a_slot",
     "slot_is_poisoned_on_the_stream_of_the_next_batch",
     "slot_is_poisoned_on_the_side_stream",
@@ -291,6 +293,16 @@ def at_fixed_addresses(program: Program) -> Program:
 def test_the_adversary_finds_at_fixed_addresses(fault, monkeypatch):
     getattr(Faults, fault)(monkeypatch)
     assert is_found("holds", within=1000, adapt=at_fixed_addresses)
+
+
+def test_the_adversary_finds_slots_that_are_forgotten_between_passes(monkeypatch):
+    def in_two_passes(program: Program) -> Program:
+        """The last batch of one pass lies where the first of the next comes; a stream that nobody awaits has it."""
+        plan = PassPlan((Habit(on_second=True),) * 5, leave="end", fault="", fails_at=0)
+        return dataclasses.replace(at_fixed_addresses(program), depth=1, batches=4, passes=(plan, plan))
+
+    Faults.places_are_forgotten_between_passes(monkeypatch)
+    assert is_found("holds", within=1000, adapt=in_two_passes)
 
 
 @pytest.mark.parametrize("seed", range(20))
