@@ -491,8 +491,8 @@ class Blocks:
             sent = 0  # they are there already, in blocks of the consumer's stream
         elif program.structure == "own":
             sent = 1  # the other is moved on the consumer's stream
-        elif program.structure in PLAIN and program.small == SMALL[0]:
-            sent = 1  # all are packed together
+        elif program.structure in PLAIN and program.small == SMALL[0] and program.source == "pageable":
+            sent = 1  # all are packed together; a few that are pinned are not
         made = MADE[program.transform]
         beside_images = min(sent, program.leaves - 1) if program.structure != "own" else 0
         self.ready = beside_images + 1 if made else sent  # of one that waits, or is in the consumer's hand
