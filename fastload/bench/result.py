@@ -21,6 +21,7 @@ import torch
 import torchvision
 
 import fastload
+from fastload.cores import cores
 
 __all__ = ["META_KEYS", "ROW_KEYS", "Result", "Row", "describe", "device_slug", "ratio_to", "row"]
 
@@ -120,7 +121,7 @@ def describe(
         "git_dirty": dirty,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "driver": _driver() if device.type == "cuda" else "",
-        "cpu_count": os.cpu_count(),
+        "cpu_count": cores(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "torchvision": torchvision.__version__,

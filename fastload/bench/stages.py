@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -22,11 +21,12 @@ from fastload.bench.dali import dali
 from fastload.bench.imagenet import MEAN, STD
 from fastload.bench.loaders import DTYPE, LAYOUT
 from fastload.bench.window import Batches
+from fastload.cores import cores
 
 __all__ = ["CPU_STAGES", "ENDLESS", "STAGES", "Source", "decoding_workers", "describe"]
 
 ENDLESS = 10**9  # samples: more than any window takes
-READERS = min(4, os.cpu_count() or 1)  # workers that only read files
+READERS = min(4, cores())  # workers that only read files
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Source:
 
 def decoding_workers() -> int:
     """Workers, or threads, for those who decode on the CPU: all cores but one, which trains."""
-    return max(1, (os.cpu_count() or 2) - 1)
+    return max(1, cores() - 1)
 
 
 def pil_timm(source: Source) -> Batches:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -11,6 +10,7 @@ import torch
 from rich.progress import Progress
 
 from fastload.bench.result import Row
+from fastload.cores import cores
 
 __all__ = ["Plan", "Suite", "turns", "worker_count"]
 
@@ -71,4 +71,4 @@ def turns(subjects: Sequence[str], runs: int) -> list[list[str]]:
 
 def worker_count() -> int:
     """How many loader workers to start: all cores but two, which the training and the pinning thread need."""
-    return max(1, min(MOST_WORKERS, (os.cpu_count() or 1) - 2))
+    return max(1, min(MOST_WORKERS, cores() - 2))

@@ -16,8 +16,9 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
+from fastload.cores import cores
 from fastload.demo.photographs import loaders
-from fastload.demo.settings import SEED, Settings, cores
+from fastload.demo.settings import SEED, Settings
 from fastload.loader import PrefetchLoader
 from fastload.stats import StallClock
 from fastload.step import TrainStep

@@ -15,10 +15,11 @@ from PIL import Image
 from torchvision.datasets import ImageFolder
 
 from fastload import __version__
+from fastload.cores import cores
 from fastload.data import sample_data
 from fastload.precision import resolve_precision
 
-__all__ = ["SEED", "Sample", "Settings", "cores", "prepare"]
+__all__ = ["SEED", "Sample", "Settings", "prepare"]
 
 SEED = 0
 
@@ -170,7 +171,3 @@ def _check_image(path: str) -> None:
             image.load()
     except (OSError, SyntaxError) as error:
         raise ValueError(f"{path} is not an image that Pillow can read: replace or remove it ({error})") from error
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
