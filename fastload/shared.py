@@ -1,21 +1,21 @@
-"""Shared memory in which workers hand large blocks to the training process, and which they use again."""
+"""Shared memory in which workers hand large blocks to the training process, and which both use again."""
 
 from __future__ import annotations
 
 import mmap
+import multiprocessing
 import os
+import secrets
 import threading
 import weakref
-from multiprocessing.reduction import DupFd
-from typing import Any
 
 import torch
 
 __all__ = ["Handle", "Shared", "received"]
 
-MOST_HOLDERS = mmap.PAGESIZE  # each has a byte of one page
-FREE, HELD = b"\0", b"\1"
-Handle = tuple[Any, int, int, int]
+MOST_HOLDERS = mmap.PAGESIZE - 1  # each has a byte of one page, behind the first
+FREE, HELD, GONE = b"\0", b"\1", b"\2"
+Handle = tuple[int, int, int, int, int, int]
 
 
 class Shared:
@@ -46,46 +46,81 @@ class Shared:
         self.block = torch.frombuffer(view, dtype=torch.uint8)
 
     def handle(self) -> Handle:
-        """What :func:`received` takes, once; made while it is being sent to the other process."""
+        """What :func:`received` takes, once, while this process lives."""
         return self._segment.handle(len(self.block))
 
 
-def received(descriptor: Any, size: int, capacity: int, holder: int) -> torch.Tensor:
-    """The same memory in the process that a handle was sent to."""
-    opened = descriptor.detach()
+def received(owner: int, descriptor: int, name: int, capacity: int, size: int, holder: int) -> torch.Tensor:
+    """The same memory in the process that a handle was sent to.
+
+    Raises:
+        ConnectionResetError: the process that sent it has ended.
+    """
+    memory = _mapped(owner, descriptor, name, capacity)
+    view = memoryview(memory)[:size]
+    weakref.finalize(view, _release, memory, capacity + holder).atexit = False
+    return torch.frombuffer(view, dtype=torch.uint8)
+
+
+def _release(memory: mmap.mmap, holder: int) -> None:
+    memory[holder : holder + 1] = FREE
+
+
+# What child processes have handed to this one, by its name. To map memory anew, and to take it apart again, costs as
+# much as copying it.
+_mappings: dict[int, tuple[mmap.mmap, int]] = {}
+
+
+def _mapped(owner: int, descriptor: int, name: int, capacity: int) -> mmap.mmap:
+    if name in _mappings:
+        return _mappings[name][0]
     try:
-        memory = mmap.mmap(opened, size)
-        holders = mmap.mmap(opened, MOST_HOLDERS, offset=capacity)
+        opened = os.open(f"/proc/{owner}/fd/{descriptor}", os.O_RDWR)
+    except OSError as error:
+        raise ConnectionResetError(f"process {owner} has ended, and had a batch to hand over still ({error})") from error
+    try:
+        memory = mmap.mmap(opened, capacity + mmap.PAGESIZE)
     finally:
         os.close(opened)
-    weakref.finalize(memory, _release, holders, holder).atexit = False
-    return torch.frombuffer(memory, dtype=torch.uint8)  # the tensor keeps the mapping
+    _keep(owner, name, memory, capacity)
+    return memory
 
 
-def _release(holders: mmap.mmap, holder: int) -> None:
-    holders[holder : holder + 1] = FREE
-    holders.close()
+def _keep(owner: int, name: int, memory: mmap.mmap, capacity: int) -> None:
+    """Until the child process that it is of ends, or has no use for it any more, which it tells before it has other."""
+    for other, (mapping, size) in list(_mappings.items()):
+        if mapping[size : size + 1] == GONE:
+            _mappings.pop(other, None)
+    child = next((each for each in multiprocessing.active_children() if each.pid == owner), None)
+    if child is not None:
+        _mappings[name] = memory, capacity
+        weakref.finalize(child, _mappings.pop, name, None).atexit = False
 
 
 class _Segment:
-    """``capacity`` bytes for blocks, and behind them a byte for each holder in other processes: whether it is there."""
+    """``capacity`` bytes for blocks, and behind them a page: whether it is gone, and which holders there are elsewhere."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
+        self._name = secrets.randbits(64)
         self._owner = os.getpid()
         self._descriptor = os.memfd_create("fastload")
         weakref.finalize(self, os.close, self._descriptor)
-        os.ftruncate(self._descriptor, capacity + MOST_HOLDERS)
-        self.memory = mmap.mmap(self._descriptor, capacity + MOST_HOLDERS)
+        os.ftruncate(self._descriptor, capacity + mmap.PAGESIZE)
+        self.memory = mmap.mmap(self._descriptor, capacity + mmap.PAGESIZE)
         self._turn = threading.Lock()
 
     def handle(self, size: int) -> Handle:
         with self._turn:
-            free = self.memory.find(FREE, self.capacity)
+            free = self.memory.find(FREE, self.capacity + 1)
             if free < 0:
                 raise OSError(f"a block of memory can be handed to {MOST_HOLDERS:,} holders at a time, and has so many")
             self.memory[free : free + 1] = HELD
-        return DupFd(self._descriptor), size, self.capacity, free - self.capacity
+        return self._owner, self._descriptor, self._name, self.capacity, size, free - self.capacity
+
+    def discard(self) -> None:
+        """Let other processes know that nothing more will come in it."""
+        self.memory[self.capacity : self.capacity + 1] = GONE
 
     @property
     def is_free(self) -> bool:
@@ -105,6 +140,7 @@ def _lent(size: int) -> _Segment:
         _segments.remove(segment)
         return segment
     if free:
+        free[-1].discard()
         _segments.remove(free[-1])
     return _Segment(_roomy(size))
 

@@ -1,13 +1,16 @@
 """Blocks of memory that a process hands to another."""
 
 import gc
+import mmap
 import os
 import pickle
 import random
 import sys
 import threading
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 
 import pytest
 import torch
@@ -85,6 +88,43 @@ def test_no_descriptor_is_left():
         assert not files.problems, number
     del files
     assert len(list(descriptors.iterdir())) == before
+
+
+def mapped():
+    """The memory of others that this process has in its address space: bytes, mapping by mapping."""
+    ranges = [line.split()[0].split("-") for line in Path("/proc/self/maps").open() if "/memfd:fastload" in line]
+    return [int(end, 16) - int(start, 16) for start, end in ranges]
+
+
+def test_memory_is_mapped_once_and_given_back_when_its_worker_has_ended():
+    loader = DataLoader([jpeg(1000, 1000)] * 40, num_workers=1, collate_fn=partial(collate, decode=True))
+    faults = []
+    for files in loader:
+        assert files.block[:: mmap.PAGESIZE].any()
+        faults.append(getrusage(RUSAGE_SELF).ru_minflt)
+    gc.collect()
+    assert faults[-1] - faults[10] < len(files.block) / mmap.PAGESIZE  # for thirty batches
+    assert len(mapped()) == 1  # of the batch that is kept
+    assert files.block[:: mmap.PAGESIZE].any()
+    del files
+    assert not mapped()
+
+
+def test_memory_that_a_worker_has_grown_out_of_is_given_back():
+    growing = [jpeg(100 * number, 100) for number in range(1, 25)]
+    for files in DataLoader(growing, num_workers=1, collate_fn=partial(collate, decode=True)):
+        assert len(files.block) >= 30_000
+        assert len(mapped()) < 8
+
+
+def test_a_process_that_has_ended_is_named():
+    context = get_context("fork")
+    handles = context.SimpleQueue()
+    process = context.Process(target=lambda: handles.put(Shared(100).handle()))
+    process.start()
+    process.join()
+    with pytest.raises(ConnectionResetError, match=f"process {process.pid} has ended"):
+        received(*handles.get())
 
 
 def test_memory_is_used_again_when_nobody_has_any_of_it():
