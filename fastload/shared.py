@@ -77,7 +77,7 @@ def _mapped(owner: int, descriptor: int, name: int, capacity: int) -> mmap.mmap:
     try:
         opened = os.open(f"/proc/{owner}/fd/{descriptor}", os.O_RDWR)
     except OSError as error:
-        raise ConnectionResetError(f"process {owner} has ended, and had a batch to hand over still ({error})") from error
+        raise ConnectionResetError(f"process {owner} has ended before all it sent was received: {error}") from error
     try:
         memory = mmap.mmap(opened, capacity + mmap.PAGESIZE)
     finally:
@@ -98,7 +98,7 @@ def _keep(owner: int, name: int, memory: mmap.mmap, capacity: int) -> None:
 
 
 class _Segment:
-    """``capacity`` bytes for blocks, and behind them a page: whether it is gone, and which holders there are elsewhere."""
+    """``capacity`` bytes for blocks, and behind them a page that tells whether it is gone, and who else holds any."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity

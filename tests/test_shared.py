@@ -92,7 +92,8 @@ def test_no_descriptor_is_left():
 
 def mapped():
     """The memory of others that this process has in its address space: bytes, mapping by mapping."""
-    ranges = [line.split()[0].split("-") for line in Path("/proc/self/maps").open() if "/memfd:fastload" in line]
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    ranges = [line.split()[0].split("-") for line in lines if "/memfd:fastload" in line]
     return [int(end, 16) - int(start, 16) for start, end in ranges]
 
 
