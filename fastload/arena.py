@@ -65,7 +65,7 @@ class Arena:
     """Tensors in one block, each from a multiple of ``ALIGNMENT`` bytes on; those that share bytes go on sharing them.
 
     >>> from fastload.pinned import move
-    >>> (arena,) = arenas([torch.arange(3), "name", torch.ones(2)])
+    >>> _, (arena,) = arenas([torch.arange(3), "name", torch.ones(2)])
     >>> block = torch.empty(arena.size, dtype=torch.uint8)
     >>> move(arena.moves(block.data_ptr()))
     >>> arena.tensors(block)
@@ -76,10 +76,6 @@ class Arena:
         self.size = 0
         self._spans: list[Move] = []  # to which byte of the block, from which address, how many bytes
         self._members: list[tuple[int, Tensor, int]] = []  # a tensor's number, itself, and its first byte
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._members
 
     def add(self, address: int, size: int, members: Sequence[Numbered]) -> None:
         """Give a place to the tensors that lie within ``size`` bytes from an address on."""
@@ -104,13 +100,20 @@ class Arena:
         return made
 
     @property
-    def separate(self) -> list[Numbered]:
-        """The tensors, if they are few, dense, and share no bytes: packing them would take longer than copying each."""
-        if len(self._members) > FEW or len(self._members) != len(self._spans):
-            return []
-        pairs = zip(self._spans, self._members, strict=True)
-        are_dense = all(size == tensor.nbytes for (_, _, size), (_, tensor, _) in pairs)
-        return [(number, tensor) for number, tensor, _ in self._members] if are_dense else []
+    def is_no_gain(self) -> bool:
+        """Whether to pack its tensors would take longer than to copy each from where it lies."""
+        return (
+            len(self._members) <= FEW
+            and len(self._members) == len(self._spans)
+            and all(
+                _may_be_alone(tensor, size)
+                for (_, _, size), (_, tensor, _) in zip(self._spans, self._members, strict=True)
+            )
+        )
+
+    @property
+    def numbered(self) -> list[Numbered]:
+        return [(number, tensor) for number, tensor, _ in self._members]
 
 
 class _Typed(dict[torch.dtype, tuple[Tensor, int]]):
@@ -125,20 +128,31 @@ class _Typed(dict[torch.dtype, tuple[Tensor, int]]):
         return self[dtype]
 
 
-def arenas(values: Sequence[Any]) -> list[Arena]:
-    """What of ``values`` :func:`fits`, numbered by its place: the small in one arena, each of the others in its own.
+def arenas(values: Sequence[Any]) -> tuple[list[Numbered], list[Arena]]:
+    """What of ``values`` :func:`fits`, numbered by its place: what is best copied from where it lies, and the rest.
 
-    Tensors of one storage that have bytes in common are together, whatever their size.
+    Of the rest the small are in one arena, and each of the others is in its own. Tensors of one storage that have bytes
+    in common are together, whatever their size.
     """
+    alone: list[Numbered] = []
     small, others = Arena(), []
     for neighbours in _neighbours([numbered for numbered in enumerate(values) if fits(numbered[1])]):
         address, size, members = _span(neighbours)
-        arena = small
-        if size >= SMALL:
-            arena = Arena()
-            others.append(arena)
-        arena.add(address, size, members)
-    return others if small.is_empty else [small, *others]
+        if size < SMALL:
+            small.add(address, size, members)
+        elif len(members) == 1 and _may_be_alone(members[0][1], size):
+            alone += members
+        else:
+            others.append(Arena())
+            others[-1].add(address, size, members)
+    if small.is_no_gain:
+        return alone + small.numbered, others
+    return alone, [small, *others]
+
+
+def _may_be_alone(tensor: Tensor, size: int) -> bool:
+    """Whether a tensor to which no other belongs is pinned and dense, so that its own copy is as it is."""
+    return size == tensor.nbytes and tensor.is_pinned()
 
 
 def _neighbours(tensors: Sequence[Numbered]) -> Iterable[Sequence[Numbered]]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import torch
 
-__all__ = ["Move", "move", "pinned"]
+from fastload.cores import cores
 
-THREADS = 4
+__all__ = ["Move", "move", "movers", "pinned"]
+
+THREADS = 8
 PIECE = 4 * 2**20  # bytes, at least, for a thread
 SHORT = 64 * 2**10  # bytes that are copied sooner than the interpreter's lock has been given away and got back
 
@@ -32,8 +35,13 @@ def pinned(block: torch.Tensor) -> torch.Tensor:
     return target
 
 
-def move(moves: Iterable[Move]) -> None:
-    """Copy bytes from place to place on the host.
+def movers() -> ThreadPoolExecutor:
+    """Threads for :func:`move`, begun when they are needed first."""
+    return ThreadPoolExecutor(min(THREADS, cores()), thread_name_prefix="fastload-move")
+
+
+def move(moves: Iterable[Move], pool: ThreadPoolExecutor | None = None) -> None:
+    """Copy bytes from place to place on the host, many of them by the threads of ``pool``, or by some of its own.
 
     >>> source, target = torch.arange(3), torch.zeros(3, dtype=torch.int64)
     >>> move([(target.data_ptr(), source.data_ptr(), source.nbytes)])
@@ -47,14 +55,14 @@ def move(moves: Iterable[Move]) -> None:
         else:
             long.append(one)
     total = sum(size for _, _, size in long)
-    threads = max(1, min(THREADS, total // PIECE))
+    threads = max(1, min(THREADS, cores(), total // PIECE))
     pieces = _pieces(long, -(-total // threads))
     if threads == 1:
         for piece in pieces:
             ctypes.memmove(*piece)
         return
-    with ThreadPoolExecutor(threads) as pool:  # threads of its own: nothing outlives the call
-        list(pool.map(lambda piece: ctypes.memmove(*piece), pieces))
+    with movers() if pool is None else nullcontext(pool) as threads_for_it:
+        list(threads_for_it.map(lambda piece: ctypes.memmove(*piece), pieces))
 
 
 def _pieces(moves: Iterable[Move], most: int) -> Iterator[Move]:

@@ -6,6 +6,7 @@ from collections import deque
 
 import torch
 
+from fastload.pinned import movers
 from fastload.streams import Point
 
 __all__ = ["Ring"]
@@ -21,7 +22,7 @@ class Ring:
     >>> ring.lend(80) is block
     True
 
-    Where there is no device to pin for, the memory is ordinary.
+    Where there is no device to pin for, the memory is ordinary. ``movers`` are the threads that fill it.
     """
 
     # One that the device reads, one that the host fills: copies of one stream go one after the other.
@@ -31,6 +32,7 @@ class Ring:
     LEAST = 2**16
 
     def __init__(self) -> None:
+        self.movers = movers()
         self._blocks: deque[tuple[torch.Tensor, Point]] = deque()  # and how far the device must be to have read each
 
     def lend(self, size: int) -> torch.Tensor:
@@ -48,6 +50,7 @@ class Ring:
         """``block`` is free when the device has come to ``read``."""
         self._blocks.append((block, read))
 
-    def clear(self) -> None:
-        """Let go of all blocks; PyTorch uses their memory again when the device has read it."""
+    def close(self) -> None:
+        """End the threads, and let go of all blocks; PyTorch uses their memory again when the device has read it."""
+        self.movers.shutdown()
         self._blocks.clear()

@@ -59,8 +59,8 @@ class Transfer:
         self._packs = side.device.type not in STREAMLESS if pack is None else pack
 
     def close(self) -> None:
-        """Give the pinned memory back."""
-        self._ring.clear()
+        """Give the pinned memory back, and end the threads that fill it."""
+        self._ring.close()
 
     def send(self, batch: Any) -> Sent:
         """All of ``batch`` on its way, but for what only :func:`move_own` may move."""
@@ -90,23 +90,18 @@ class Transfer:
             return
         size = len(files.block)
         lent = self._ring.lend(size)
-        move([(lent.data_ptr(), files.block.data_ptr(), size)])
+        move([(lent.data_ptr(), files.block.data_ptr(), size)], self._ring.movers)
         yield EncodedImages(lent[:size], files.table, files.names, files.problems)
         self._ring.take_back(lent, self._side.prepared())
 
 
 def copied(values: Sequence[Any], side: SideStream | NoStream, ring: Ring) -> list[tuple[int, torch.Tensor]]:
     """What of ``values`` is a tensor of the host and no more than its bytes, on the device, with its place."""
-    copies: list[tuple[int, torch.Tensor]] = []
-    staged = []
-    for arena in arenas(values):
-        separate = arena.separate
-        if separate and all(tensor.is_pinned() for _, tensor in separate):  # the device copies, the host packs others
-            copies += [
-                (number, retyped(tensor.to(side.device, non_blocking=True), like=tensor)) for number, tensor in separate
-            ]
-        else:
-            staged.append((arena, torch.empty(arena.size, dtype=torch.uint8, device=side.device)))
+    alone, packed = arenas(values)
+    copies = [  # the device copies them while the host packs others
+        (number, retyped(tensor.to(side.device, non_blocking=True), like=tensor)) for number, tensor in alone
+    ]
+    staged = [(arena, torch.empty(arena.size, dtype=torch.uint8, device=side.device)) for arena in packed]
     if staged:
         _copy_through(ring, staged, side)
     return copies + [numbered for arena, block in staged for numbered in arena.tensors(block)]
@@ -117,7 +112,8 @@ def _copy_through(ring: Ring, staged: list[tuple[Arena, torch.Tensor]], side: Si
     sizes = [arena.size for arena, _ in staged]
     lent = ring.lend(sum(sizes))
     starts = accumulate(sizes, initial=lent.data_ptr())
-    move([each for (arena, _), start in zip(staged, starts, strict=False) for each in arena.moves(start)])
+    moves = [each for (arena, _), start in zip(staged, starts, strict=False) for each in arena.moves(start)]
+    move(moves, ring.movers)
     for (_, block), source in zip(staged, torch.split(lent[: sum(sizes)], sizes), strict=True):
         block.copy_(source, non_blocking=True)
     ring.take_back(lent, side.prepared())

@@ -241,16 +241,19 @@ def test_little_of_a_large_storage_is_copied_alone(device):
     assert column.untyped_storage().nbytes() <= 2 * column.nbytes
 
 
-def test_a_few_dense_tensors_are_not_worth_packing():
-    def worth_packing(tensors):
-        (arena,) = arenas(tensors)
-        return not arena.separate
+@pytest.mark.gpu
+def test_a_few_dense_pinned_tensors_are_not_worth_packing():
+    def packed(tensors):
+        alone, packed = arenas(tensors)
+        assert len(alone) + sum(len(arena.numbered) for arena in packed) == len(tensors)
+        return [number for arena in packed for number, _ in arena.numbered]
 
-    numbers = torch.arange(9)
-    assert not worth_packing([numbers, torch.ones(2)])
-    assert worth_packing([torch.ones(2)] + [torch.zeros(1) for _ in range(FEW)])
-    assert worth_packing([numbers[:5], numbers[3:]])  # which would no longer share
-    assert worth_packing([numbers[::2]])  # which has gaps
+    numbers, few = torch.arange(9).pin_memory(), torch.ones(2).pin_memory()
+    assert packed([numbers, few]) == []
+    assert packed([few] + [torch.zeros(1).pin_memory() for _ in range(FEW)]) == list(range(FEW + 1))
+    assert packed([few, torch.zeros(SMALL).pin_memory(), torch.ones(2)]) == [0, 2]
+    assert packed([numbers[:5], numbers[3:]]) == [0, 1]  # which would no longer share
+    assert packed([numbers[::2]]) == [0]  # which has gaps
 
 
 @pytest.mark.gpu
