@@ -23,6 +23,7 @@ from fastload.progress import Position, Progress
 from fastload.static import Form, Slot, Static
 from fastload.streams import NoStream, Passed, Point, SideStream
 from fastload.transfer import move_own
+from fastload.workers import explained
 
 __all__ = ["Pass", "Room"]
 
@@ -67,10 +68,14 @@ class Pass(Iterator[Any]):
             target=_feed, args=(batches, prepare, progress, room, self._arrivals), name="fastload-prefetch", daemon=True
         )
         self._turn = threading.Lock()
-        self.thread.start()
-        _running[self.thread] = room
-        # The thread does not know of the pass: letting go of the pass ends it, and so does the interpreter's end.
-        self.close = weakref.finalize(self, _close, self.thread, self._arrivals, room, spare)
+        try:
+            _running[self.thread] = room
+            self.thread.start()
+            # The thread does not know of the pass: letting go of the pass ends it, and so does the interpreter's end.
+            self.close = weakref.finalize(self, _close, self.thread, self._arrivals, room, spare)
+        except BaseException:  # an interrupt, while the thread may run already
+            room.close()
+            raise
 
     def __next__(self) -> Any:
         with self._turn:
@@ -132,8 +137,8 @@ def _feed(batches: Iterator[Any], prepare: Preparation, progress: Progress, room
                 del batch  # pinned memory, not to be held while the loader takes its time
             del arrival
     except BaseException as error:  # noqa: BLE001  (whatever it is, it is the consumer's to see)
-        end = _Failure(error)
-        _forget(batches, error)
+        end = _Failure(explained(batches, error))
+        _forget(batches, end.error)
     finally:
         prepare.close()
         arrivals.put(end)
@@ -177,7 +182,7 @@ def _wait_for_threads() -> None:
     for room in list(_running.values()):
         room.close()
     give_up = time.monotonic() + GRACE_AT_EXIT
-    for thread in list(_running):
+    for thread in filter(threading.Thread.is_alive, list(_running)):  # one may never have started
         thread.join(max(0.0, give_up - time.monotonic()))
 
 
