@@ -64,15 +64,15 @@ class Pass(Iterator[Any]):
         self._progress = progress
         self._room = room
         self._arrivals: Arrivals = SimpleQueue()
-        self.thread = threading.Thread(
-            target=_feed, args=(batches, prepare, progress, room, self._arrivals), name="fastload-prefetch", daemon=True
-        )
+        self.ended = threading.Event()
+        work = batches, prepare, progress, room, self._arrivals, self.ended
+        self.thread = threading.Thread(target=_feed, args=work, name="fastload-prefetch", daemon=True)
         self._turn = threading.Lock()
         try:
-            _running[self.thread] = room
             self.thread.start()
+            _running[self.thread] = room, self.ended
             # The thread does not know of the pass: letting go of the pass ends it, and so does the interpreter's end.
-            self.close = weakref.finalize(self, _close, self.thread, self._arrivals, room, spare)
+            self.close = weakref.finalize(self, _close, self.thread, self.ended, self._arrivals, room, spare)
         except BaseException:  # an interrupt, while the thread may run already
             room.close()
             raise
@@ -116,7 +116,14 @@ class Pass(Iterator[Any]):
         return batch
 
 
-def _feed(batches: Iterator[Any], prepare: Preparation, progress: Progress, room: Room, arrivals: Arrivals) -> None:
+def _feed(
+    batches: Iterator[Any],
+    prepare: Preparation,
+    progress: Progress,
+    room: Room,
+    arrivals: Arrivals,
+    ended: threading.Event,
+) -> None:
     """The background thread: wait for room, pull, prepare; until the end, an error, or the pass is closed."""
     end: _Failure | _End = _End.CLOSED
     try:
@@ -143,6 +150,7 @@ def _feed(batches: Iterator[Any], prepare: Preparation, progress: Progress, room
         prepare.close()
         arrivals.put(end)
         del batches, end  # the error's traceback keeps this frame too
+        ended.set()
 
 
 def _forget(batches: Iterator[Any], error: BaseException) -> None:
@@ -162,10 +170,10 @@ def _forget(batches: Iterator[Any], error: BaseException) -> None:
                 frame.clear()
 
 
-def _close(thread: threading.Thread, arrivals: Arrivals, room: Room, spare: list[Room]) -> None:
+def _close(thread: threading.Thread, ended: threading.Event, arrivals: Arrivals, room: Room, spare: list[Room]) -> None:
     room.close()
     if thread is not threading.current_thread():  # where the garbage collector may have found the pass
-        thread.join(GRACE)
+        _wait_for(thread, ended, GRACE)
     _drain(arrivals)
     arrivals.put(_End.CLOSED)  # for a consumer that waits in another thread
     if not thread.is_alive():
@@ -173,17 +181,23 @@ def _close(thread: threading.Thread, arrivals: Arrivals, room: Room, spare: list
         spare.append(room)
 
 
+def _wait_for(thread: threading.Thread, ended: threading.Event, seconds: float) -> None:
+    """Join a thread. After a `join` that is interrupted, Python up to 3.12 would take it for ended."""
+    if ended.wait(seconds):
+        thread.join()
+
+
 # The threads that have not ended yet, each with what closes its pass.
-_running: weakref.WeakKeyDictionary[threading.Thread, Room] = weakref.WeakKeyDictionary()
+_running: weakref.WeakKeyDictionary[threading.Thread, tuple[Room, threading.Event]] = weakref.WeakKeyDictionary()
 
 
 @atexit.register
 def _wait_for_threads() -> None:
-    for room in list(_running.values()):
+    for room, _ in list(_running.values()):
         room.close()
     give_up = time.monotonic() + GRACE_AT_EXIT
-    for thread in filter(threading.Thread.is_alive, list(_running)):  # one may never have started
-        thread.join(max(0.0, give_up - time.monotonic()))
+    for thread, (_, ended) in list(_running.items()):
+        _wait_for(thread, ended, max(0.0, give_up - time.monotonic()))
 
 
 @dataclass(eq=False)

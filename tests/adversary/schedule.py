@@ -222,6 +222,9 @@ class Threading:
     def Lock(self) -> Lock:  # noqa: N802
         return Lock(self._schedule)
 
+    def Event(self) -> Event:  # noqa: N802
+        return Event(self._schedule)
+
     def SimpleQueue(self) -> SimpleQueue:  # noqa: N802
         return SimpleQueue(self._schedule)
 
@@ -265,6 +268,20 @@ class Thread:
 
     def is_alive(self) -> bool:
         return not self.host.is_ended
+
+
+class Event:
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._is_set = False
+
+    def set(self) -> None:
+        self._is_set = True
+        self._schedule.pause()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._schedule.pause(lambda: self._is_set, timed=timeout is not None)
+        return self._is_set
 
 
 class Lock:
