@@ -1,9 +1,9 @@
 """G5 and G6 under faults that are had for real: processes, files, memory and interrupts that fail."""
 
+import gc
 import itertools
-import multiprocessing
 import os
-import resource
+import re
 import shutil
 import signal
 import subprocess
@@ -21,13 +21,13 @@ from tests.batches import Numbered, numbered_loader
 
 def collect(loader):
     """The labels that arrive, and the error that ends them."""
-    labels, error = [], None
+    labels = []
     try:
         for batch in loader:
             labels += batch[1].tolist()
-    except Exception as raised:  # noqa: BLE001  (it is what the test looks at)
-        error = raised
-    return labels, error
+    except Exception as error:  # noqa: BLE001  (it is what the test looks at)
+        return labels, error.with_traceback(None)  # whose frames would keep half-made loaders and their workers
+    return labels, None
 
 
 def prefetched(wrapped):
@@ -166,63 +166,288 @@ def test_g05_a_batch_that_a_worker_cannot_send_is_an_error_after_the_loaders_tim
 # Resources run out
 
 
-class KillsItself(Numbered):
+class Dies(Numbered):
+    def __init__(self, ending):
+        super().__init__()
+        self.ending = ending
+
     def __getitem__(self, index):
         if index == 9:
-            os.kill(os.getpid(), signal.SIGKILL)
+            self.ending()
         return super().__getitem__(index)
 
 
-def in_a_script(code, *, within=(), timeout=60):
-    """Its output, run as a user would; ``within`` is what runs it."""
+def killed():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def left():
+    os._exit(3)
+
+
+@pytest.mark.parametrize("ending", [killed, left])
+def test_g05_a_worker_that_dies_in_handing_over_a_batch_is_named(ending):
+    """The batch before is fetched from the worker just when it dies: in some tries before, in some meanwhile."""
+    for _ in range(8):
+        labels, error = collect(prefetched(DataLoader(Dies(ending), 4, num_workers=1)))
+        assert labels in ([], [0, 1, 2, 3], list(range(8)))
+        assert isinstance(error, RuntimeError)
+        assert re.search(r"DataLoader worker .*\(pid.* (is killed|exited unexpectedly)|exited unexpectedly", str(error))
+
+
+def script(code, *, within=()):
+    """A process of its own, with those that it starts; ``within`` is what runs it."""
     command = [*within, sys.executable, "-c", "import torch, fastload as fl\n" + code]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
-@pytest.fixture
-def in_little_shared_memory():
-    """What runs a command with a /dev/shm of 200 KiB."""
-    if not shutil.which("unshare"):
-        pytest.skip("needs unshare, to have a small /dev/shm")
-    within = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=200k tmpfs /dev/shm && exec "$@"', "sh"]
-    tried = subprocess.run([*within, "true"], capture_output=True, text=True, check=False)
-    if tried.returncode:
-        pytest.skip(f"needs the right to mount a small /dev/shm: {tried.stderr.strip()}")
-    return within
+def printed(code, *, within=()):
+    """What a script prints, and what goes wrong there."""
+    with script(code, within=within) as process:
+        return process.communicate(timeout=60)
 
 
-LARGE = """
+LITTLE_SHARED_MEMORY = """
+import multiprocessing, threading
 from torch.utils.data import DataLoader
 from tests.batches import Numbered
-import multiprocessing, threading
+from tests.files import jpeg
 try:
     for images, labels in fl.PrefetchLoader(DataLoader(Numbered(20, size=500), 4, num_workers=2), device="cpu"):
         print("a batch has come")
 except RuntimeError as error:
     print(error, *getattr(error, "__notes__", ()))
-print(threading.active_count(), multiprocessing.active_children())
-"""
-
-
-def test_g05_a_full_shared_memory_is_an_error_and_no_hang(in_little_shared_memory):
-    run = in_a_script(LARGE, within=in_little_shared_memory)
-    assert "shared memory" in run.stdout, run.stderr
-    assert "a batch has come" not in run.stdout
-    assert run.stdout.endswith("1 []\n")
-    if "unable to allocate" in run.stdout and sys.version_info >= (3, 11):  # else the worker was killed by a bus error
-        assert "/dev/shm, which is full" in run.stdout
-
-
-FILES = """
-from torch.utils.data import DataLoader
-files = [(bytes(300_000), number) for number in range(24)]
+print("left:", threading.active_count(), multiprocessing.active_children())
+files = [(jpeg(500, 500, quality=100), number) for number in range(24)]
 for images, labels in fl.PrefetchLoader(DataLoader(files, 4, num_workers=2, collate_fn=fl.collate), device="cpu"):
-    print(len(images.block), labels.tolist())
+    print("files:", len(images.block) > 500_000, labels.tolist())
 """
 
 
-def test_g05_files_are_handed_over_though_shared_memory_is_full(in_little_shared_memory):
-    run = in_a_script(FILES, within=in_little_shared_memory)
-    sizes, labels = zip(*(line.split(" ", 1) for line in run.stdout.splitlines()), strict=True)
-    assert labels == tuple(str(list(range(first, first + 4))) for first in range(0, 24, 4)), run.stderr
-    assert min(map(int, sizes)) > 1_000_000
+def test_g05_a_full_shared_memory_is_an_error_and_files_do_not_need_it():
+    within = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=200k tmpfs /dev/shm && exec "$@"', "sh"]
+    if not shutil.which("unshare") or subprocess.run([*within, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a small /dev/shm: unshare -m")
+    output, errors = printed(LITTLE_SHARED_MEMORY, within=within)
+    assert "left: " in output, errors
+    error, rest = output.split("left: ")
+    assert "shared memory" in error, errors
+    assert "a batch has come" not in error
+    if "unable to allocate" in error and sys.version_info >= (3, 11):  # else the worker was killed by a bus error
+        assert "/dev/shm, which is full" in error
+    batches = [f"files: True {list(range(first, first + 4))}" for first in range(0, 24, 4)]
+    assert rest.splitlines() == ["1 []", *batches], errors
+
+
+FEW_FILES = """
+import multiprocessing, resource, threading
+from tests.batches import numbered_loader
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (60, most))
+loader = fl.PrefetchLoader(numbered_loader(400, num_workers=2), device="cpu")
+kept = []
+try:
+    for batch in loader:
+        kept.append(batch)  # each tensor that a worker made keeps a file open
+except RuntimeError as error:
+    print(error)
+print(threading.active_count(), multiprocessing.active_children())
+kept.clear()
+print(sum(1 for _ in loader))
+"""
+
+
+def test_g05_too_many_open_files_are_an_error_and_no_hang():
+    output, errors = printed(FEW_FILES)
+    assert output.startswith("Too many open files"), errors
+    assert output.endswith("\n1 []\n100\n")
+
+
+class Images:
+    """Four batches of images of 1 MiB each, numbered; the third has as many as one wants."""
+
+    def __init__(self, third):
+        self.sizes = [4, 4, third, 4]
+
+    def __iter__(self):
+        for number, size in enumerate(self.sizes):
+            yield torch.zeros(size, 1, 1024, 1024, dtype=torch.uint8), torch.full((4,), number)
+
+
+@pytest.fixture
+def little_device_memory():
+    """256 MiB beyond what is in use."""
+    torch.cuda.synchronize()
+    gc.collect()
+    torch.cuda.empty_cache()
+    everything = torch.cuda.get_device_properties().total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 256 * 2**20) / everything)
+    yield
+    torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("little_device_memory")
+@pytest.mark.parametrize("place", ["copy", "transform"])
+def test_g05_running_out_of_device_memory_is_an_error_at_its_batch_and_leaks_nothing(place):
+    before = torch.cuda.memory_allocated()
+    seen = 0
+
+    def hungry(images):
+        nonlocal seen
+        seen += 1
+        if place == "transform" and seen == 3:
+            torch.empty(2**30, dtype=torch.uint8, device=images.device)
+        return images
+
+    wrapped = Images(third=1024 if place == "copy" else 4)
+    loader = fl.PrefetchLoader(wrapped, transform=hungry)
+    labels, error = collect(loader)
+    assert labels == [0] * 4 + [1] * 4
+    assert isinstance(error, torch.OutOfMemoryError)
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() == before
+    wrapped.sizes[2] = 4
+    assert collect(loader) == ([0] * 4 + [1] * 4 + [2] * 4 + [3] * 4, None)
+
+
+# Interrupts
+
+
+class Interrupter:
+    """Raises KeyboardInterrupt at a line of fastload's, counted from 1, or just when a thread has started."""
+
+    def __init__(self, line):
+        self.line = line
+
+    def __call__(self, frame, event, _argument):
+        code = frame.f_code
+        if not code.co_filename.startswith(PACKAGE) and code is not threading.Thread.start.__code__:
+            return None
+        if event == "return" or (event == "line" and code.co_filename.startswith(PACKAGE)):
+            self.line -= 1
+            if self.line == 0:
+                raise KeyboardInterrupt
+        return self
+
+
+PACKAGE = os.path.dirname(fl.__file__)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a generator that is let go of
+def test_g06_an_interrupt_at_any_line_of_fastloads_leaves_no_thread():
+    loader = prefetched(numbered_loader(40))
+    before = set(threading.enumerate())
+    for line in itertools.count(1):
+        tracing, interrupter = sys.gettrace(), Interrupter(line)
+        sys.settrace(interrupter)
+        try:
+            for _ in loader:
+                pass
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(tracing)
+        for thread in set(threading.enumerate()) - before:
+            thread.join(timeout=10)
+            assert not thread.is_alive(), line
+        if interrupter.line > 0:  # the pass has fewer lines
+            break
+    assert line > 100
+    assert collect(loader) == (list(range(40)), None)
+
+
+INTERRUPTED = """
+import multiprocessing, threading, time
+from torch.utils.data import DataLoader
+from tests.batches import Numbered
+
+def reach(reached):
+    if reached == phase:
+        print(phase, flush=True)
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            torch.ones(64, 64) @ torch.ones(64, 64)  # at the interpreter's end no thread may be in here
+
+class Data(Numbered):
+    def __getitem__(self, index):
+        if index == 0:
+            reach("first batch")
+        return super().__getitem__(index)
+
+class Loader:
+    def __iter__(self):
+        reach("iter")
+        return self.batches()
+
+    def batches(self):
+        for number, batch in enumerate(DataLoader(Data(), 4, num_workers=workers)):
+            if number == 2:
+                reach("close")
+            yield batch
+        reach("end")
+
+def transform(images):
+    if images[0, 0, 0, 0] == 8:
+        reach("transform")
+    return images
+
+def work():
+    with fl.PrefetchLoader(Loader(), transform=transform, device="cpu", depth=1) as loader:
+        for _ in loader:
+            if phase == "close":
+                time.sleep(0.2)
+                loader.close()
+                time.sleep(60)
+
+for phase in ("iter", "first batch", "transform", "end"):
+    for workers in (0, 2):
+        try:
+            work()
+        except KeyboardInterrupt:
+            print("interrupted")
+        threads = [thread for thread in threading.enumerate() if thread.name.startswith("fastload")]
+        for thread in threads:
+            thread.join(10)
+        print([thread for thread in threads if thread.is_alive()], multiprocessing.active_children())
+phase = "close"
+work()
+"""
+
+
+def test_g06_an_interrupt_in_any_phase_is_the_loops_and_leaves_nothing():
+    with script(INTERRUPTED) as process:
+        for phase in ("iter", "first batch", "transform", "end"):
+            for _workers in (0, 2):
+                assert process.stdout.readline() == f"{phase}\n"
+                os.killpg(process.pid, signal.SIGINT)  # as a terminal does: workers get it too
+                assert [process.stdout.readline() for _ in range(2)] == ["interrupted\n", "[] []\n"]
+        assert process.stdout.readline() == "close\n"
+        time.sleep(0.5)  # until the main thread waits for the other
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=50)
+    assert "KeyboardInterrupt" in errors
+    assert process.returncode == -signal.SIGINT, errors  # and no abort
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)  # nobody is left
+
+
+EXITING = """
+import time
+def batches():
+    yield torch.ones(1)
+    print("here", flush=True)
+    time.sleep(60)
+    yield torch.ones(1)
+batches = iter(fl.PrefetchLoader(batches(), device="cpu", depth=1))
+next(batches)
+"""
+
+
+def test_g06_an_interrupt_of_the_interpreters_end_ends_it_at_once():
+    with script(EXITING) as process:
+        assert process.stdout.readline() == "here\n"
+        time.sleep(1.5)  # until it waits for the thread, which is in the midst of a batch
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=30)  # seconds, of the 60
+    assert "KeyboardInterrupt" in errors
