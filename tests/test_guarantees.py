@@ -377,16 +377,6 @@ def test_g05_an_error_keeps_its_own_traceback():
     assert "__getitem__" in [entry.name for entry in caught.traceback]
 
 
-def test_g05_an_error_of_the_collate_function_arrives_at_its_batch():
-    def collate(samples):
-        if samples[0][1] == 8:
-            raise KeyError("no such field")
-        return torch.utils.data.default_collate(samples)
-
-    labels, error = collect(fl.PrefetchLoader(numbered_loader(collate_fn=collate), device="cpu"))
-    assert (labels, repr(error)) == (list(range(8)), "KeyError('no such field')")
-
-
 @pytest.mark.parametrize("error", [ArithmeticError("no"), StopIteration("no")])
 def test_g05_an_error_of_a_transform_arrives_at_its_batch(error):
     def transform(images):
