@@ -37,8 +37,8 @@ def explained(batches: Any, error: BaseException) -> BaseException:
     dead = _dead(workers) or _ending(workers)
     if not dead:
         return error
-    ends = ", ".join(f"(pid {worker.pid}) {_end(worker)}" for worker in dead)
-    death = RuntimeError(f"DataLoader worker exited unexpectedly: {ends}")
+    ends = ", ".join(f"pid {worker.pid}: {_end(worker)}" for worker in dead)
+    death = RuntimeError(f"DataLoader worker ({ends}) exited unexpectedly")
     death.__cause__ = error
     return death
 
@@ -62,4 +62,4 @@ def _ending(workers: list[BaseProcess]) -> list[BaseProcess]:
 
 def _end(worker: BaseProcess) -> str:
     code = worker.exitcode or 0
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
