@@ -104,7 +104,7 @@ class PrefetchLoader:
         self._side = side_stream(self.device)
         self._spare: list[Room] = []
         self._passes: weakref.WeakSet[Pass] = weakref.WeakSet()
-        self._threads: weakref.WeakKeyDictionary[threading.Thread, threading.Event] = weakref.WeakKeyDictionary()
+        self._ends: weakref.WeakSet[threading.Event] = weakref.WeakSet()  # of the passes' threads, which keep them
 
     def __iter__(self) -> Iterator[Any]:
         if isinstance(self.loader, Iterator) and (live := self._live_pass()):
@@ -125,7 +125,7 @@ class PrefetchLoader:
         self._progress, self._resumption = progress, None
         one_pass = Pass(batches, prepare, progress, room, self._spare)
         self._passes.add(one_pass)
-        self._threads[one_pass.thread] = one_pass.ended
+        self._ends.add(one_pass.ended)
         return one_pass
 
     def _live_pass(self) -> Pass | None:
@@ -135,7 +135,7 @@ class PrefetchLoader:
         """Where all passes pull from one iterator, let no older thread take a batch of the new pass from it."""
         if getattr(self.loader, "persistent_workers", False) or isinstance(self.loader, Iterator):
             self.close()
-            for ended in list(self._threads.values()):
+            for ended in list(self._ends):
                 ended.wait()
 
     def __len__(self) -> int:

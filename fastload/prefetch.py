@@ -145,27 +145,30 @@ def _feed(
             del arrival
     except BaseException as error:  # noqa: BLE001  (whatever it is, it is the consumer's to see)
         end = _Failure(explained(batches, error))
+        batch = None  # the error's traceback keeps this frame
         _forget(batches, end.error)
     finally:
         prepare.close()
         arrivals.put(end)
-        del batches, end  # the error's traceback keeps this frame too
+        del batches, end
         ended.set()
 
 
 def _forget(batches: Iterator[Any], error: BaseException) -> None:
     """Let an error that is kept not keep the loader's workers: empty the frames of its traceback that run the loader.
 
-    The dataset's own frames keep their variables for a debugger.
+    The dataset's and the transform's own frames keep their variables for a debugger, unless the device's memory has run
+    out: they would keep of it what the next try needs.
     """
     chain: list[BaseException] = []
     following: BaseException | None = error
     while following is not None and following not in chain:  # a cause may be its own
         chain.append(following)
         following = following.__context__ if following.__cause__ is None else following.__cause__
+    is_of_memory = any(isinstance(link, torch.OutOfMemoryError) for link in chain)
     for frame, _ in (entry for link in chain for entry in traceback.walk_tb(link.__traceback__)):
         method = getattr(type(batches), frame.f_code.co_name, None)
-        if getattr(method, "__code__", None) is frame.f_code:
+        if is_of_memory or getattr(method, "__code__", None) is frame.f_code:
             with contextlib.suppress(RuntimeError):  # it is still running, in a thread of the loader's
                 frame.clear()
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import sys
+import time
 import traceback
 from multiprocessing import resource_sharer
-from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -16,25 +15,21 @@ __all__ = ["explained"]
 MOMENT = 5.0
 
 FULL = (
-    "Workers hand tensors over in /dev/shm, which is full: give it more room (docker run --shm-size=…), or let fewer "
-    "or smaller batches wait there (num_workers, prefetch_factor, batch_size). Files packed by fastload.collate do "
-    "not lie there."
+    "Tensors of workers lie in /dev/shm, which is full: give it more room (docker run --shm-size=8g), or let fewer or "
+    "smaller batches wait there (num_workers, prefetch_factor, batch_size)"
 )
 
 
 def explained(batches: Any, error: BaseException) -> BaseException:
-    """The error of a loader's iterator, or one of which it is the cause: that a worker has died.
+    """The error of a loader's iterator; or, where it comes of a worker's death, one that says so, caused by it.
 
-    Tensors that a worker sent are fetched from it when they are unpickled. If it is killed meanwhile, ``DataLoader``
-    raises what the socket says, a ConnectionResetError or EOFError, unless it happens to find that the process has
-    ended already.
+    A tensor that a worker sent is fetched from it when it is unpickled. If the worker is killed meanwhile,
+    ``DataLoader`` raises what the socket says, a ConnectionResetError or EOFError, unless it happens to find that the
+    process has ended already.
     """
-    if "unable to allocate shared memory" in str(error) and sys.version_info >= (3, 11):
+    if sys.version_info >= (3, 11) and type(error) is RuntimeError and "unable to allocate shared memory" in str(error):
         error.add_note(FULL)
-    if not _is_of_fetching(error):
-        return error
-    workers: list[BaseProcess] = getattr(batches, "_workers", [])
-    dead = _dead(workers) or _ending(workers)
+    dead = _dead(getattr(batches, "_workers", [])) if _is_of_fetching(error) else []
     if not dead:
         return error
     ends = ", ".join(f"pid {worker.pid}: {_end(worker)}" for worker in dead)
@@ -48,18 +43,13 @@ def _is_of_fetching(error: BaseException) -> bool:
 
 
 def _dead(workers: list[BaseProcess]) -> list[BaseProcess]:
-    return [worker for worker in workers if worker.exitcode]  # 0: had nothing more to do
-
-
-def _ending(workers: list[BaseProcess]) -> list[BaseProcess]:
-    """Those whose end has begun, or begins in a moment; once it is complete."""
-    begun = wait([worker.sentinel for worker in workers if worker.is_alive()], MOMENT)
-    for worker in workers:
-        if worker.sentinel in begun:
-            worker.join()
-    return _dead(workers)
+    """Those that have failed, or do so in a moment; an exit code of 0 is of one that had nothing more to load."""
+    give_up = time.monotonic() + MOMENT
+    while not (dead := [worker for worker in workers if worker.exitcode]) and time.monotonic() < give_up:
+        time.sleep(0.01)
+    return dead
 
 
 def _end(worker: BaseProcess) -> str:
     code = worker.exitcode or 0
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"

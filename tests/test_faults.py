@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
+import weakref
 
 import pytest
 import torch
@@ -20,14 +22,14 @@ from tests.batches import Numbered, numbered_loader
 
 
 def collect(loader):
-    """The labels that arrive, and the error that ends them."""
+    """The labels that arrive, and what Python prints of the error that ends them."""
     labels = []
     try:
         for batch in loader:
             labels += batch[1].tolist()
     except Exception as error:  # noqa: BLE001  (it is what the test looks at)
-        return labels, error.with_traceback(None)  # whose frames would keep half-made loaders and their workers
-    return labels, None
+        return labels, "".join(traceback.format_exception(error))
+    return labels, ""
 
 
 def prefetched(wrapped):
@@ -68,13 +70,12 @@ class Fails(Numbered):
         return super().__getitem__(index)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("make", [two_arguments, never_pickled])
-def test_g05_an_error_that_no_process_can_send_is_told_of(make, workers):
-    labels, error = collect(prefetched(DataLoader(Fails(make), 4, num_workers=workers)))
+def test_g05_an_error_that_no_process_can_send_is_told_of(make):
+    labels, printed = collect(prefetched(DataLoader(Fails(make), 4, num_workers=2)))
     assert labels == list(range(8))
-    assert "9.jpg: truncated" in str(error)
-    assert type(make()).__name__ in repr(error)
+    assert f"{type(make()).__name__}: 9.jpg: truncated" in printed
+    assert "in __getitem__" in printed
 
 
 def broken_collate(samples):
@@ -85,10 +86,10 @@ def broken_collate(samples):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_g05_an_error_of_the_collate_function_arrives_at_its_batch(workers):
-    labels, error = collect(prefetched(numbered_loader(collate_fn=broken_collate, num_workers=workers)))
+    labels, printed = collect(prefetched(numbered_loader(collate_fn=broken_collate, num_workers=workers)))
     assert labels == list(range(8))
-    assert isinstance(error, KeyError)
-    assert "no such field" in str(error)
+    assert "in broken_collate" in printed
+    assert "KeyError: 'no such field'" in printed
 
 
 class RunsDry(Sampler):
@@ -102,9 +103,9 @@ class RunsDry(Sampler):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_g05_an_error_of_the_sampler_is_its_own(workers):
-    labels, error = collect(prefetched(numbered_loader(sampler=RunsDry(), num_workers=workers)))
+    labels, printed = collect(prefetched(numbered_loader(sampler=RunsDry(), num_workers=workers)))
     assert labels == ([] if workers else list(range(8)))  # workers are sent indices ahead of the first batch
-    assert repr(error) == "LookupError('no index')"
+    assert 'raise LookupError("no index")' in printed
 
 
 def no_licence(_worker):
@@ -112,10 +113,10 @@ def no_licence(_worker):
 
 
 def test_g05_an_error_of_worker_init_is_its_own():
-    labels, error = collect(prefetched(numbered_loader(worker_init_fn=no_licence, num_workers=2)))
+    labels, printed = collect(prefetched(numbered_loader(worker_init_fn=no_licence, num_workers=2)))
     assert labels == []
-    assert isinstance(error, OSError)
-    assert "no licence" in str(error)
+    assert "in no_licence" in printed
+    assert "OSError: no licence" in printed
 
 
 class Sealed:
@@ -151,19 +152,21 @@ def with_bound(samples):
 
 
 def test_g05_an_error_in_receiving_a_batch_from_a_worker_arrives_at_the_batch():
-    labels, error = collect(prefetched(numbered_loader(collate_fn=with_sealed, num_workers=1)))
-    assert (labels, repr(error)) == (list(range(8)), "ValueError('the seal is broken')")
+    labels, printed = collect(prefetched(numbered_loader(collate_fn=with_sealed, num_workers=1)))
+    assert labels == list(range(8))
+    assert "in __setstate__" in printed
+    assert "ValueError: the seal is broken" in printed
 
 
 def test_g05_a_batch_that_a_worker_cannot_send_is_an_error_after_the_loaders_timeout(capfd):
     """The worker prints why and goes on; without a timeout ``DataLoader`` waits for the batch for ever."""
-    labels, error = collect(prefetched(numbered_loader(collate_fn=with_bound, num_workers=1, timeout=2)))
+    labels, printed = collect(prefetched(numbered_loader(collate_fn=with_bound, num_workers=1, timeout=2)))
     assert labels == list(range(8))
-    assert "DataLoader timed out" in str(error)
+    assert "DataLoader timed out" in printed
     assert "bound to its process" in capfd.readouterr().err
 
 
-# Resources run out
+# Processes, files and memory give out
 
 
 class Dies(Numbered):
@@ -189,10 +192,9 @@ def left():
 def test_g05_a_worker_that_dies_in_handing_over_a_batch_is_named(ending):
     """The batch before is fetched from the worker just when it dies: in some tries before, in some meanwhile."""
     for _ in range(8):
-        labels, error = collect(prefetched(DataLoader(Dies(ending), 4, num_workers=1)))
+        labels, printed = collect(prefetched(DataLoader(Dies(ending), 4, num_workers=1)))
         assert labels in ([], [0, 1, 2, 3], list(range(8)))
-        assert isinstance(error, RuntimeError)
-        assert re.search(r"DataLoader worker \(pid.*\) (is killed|exited unexpectedly)", str(error))
+        assert re.search(r"\nRuntimeError: DataLoader worker \(pid.*\) (is killed|exited unexpectedly)", printed)
 
 
 def script(code, *, within=()):
@@ -201,7 +203,7 @@ def script(code, *, within=()):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
-def printed(code, *, within=()):
+def output_of(code, *, within=()):
     """What a script prints, and what goes wrong there."""
     with script(code, within=within) as process:
         return process.communicate(timeout=60)
@@ -228,7 +230,7 @@ def test_g05_a_full_shared_memory_is_an_error_and_files_do_not_need_it():
     within = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=200k tmpfs /dev/shm && exec "$@"', "sh"]
     if not shutil.which("unshare") or subprocess.run([*within, "true"], capture_output=True, check=False).returncode:
         pytest.skip("needs the right to mount a small /dev/shm: unshare -m")
-    output, errors = printed(LITTLE_SHARED_MEMORY, within=within)
+    output, errors = output_of(LITTLE_SHARED_MEMORY, within=within)
     assert "left: " in output, errors
     error, rest = output.split("left: ")
     assert "shared memory" in error, errors
@@ -258,7 +260,7 @@ print(sum(1 for _ in loader))
 
 
 def test_g05_too_many_open_files_are_an_error_and_no_hang():
-    output, errors = printed(FEW_FILES)
+    output, errors = output_of(FEW_FILES)
     assert output.startswith("Too many open files"), errors
     assert output.endswith("\n[] []\n100\n")
 
@@ -266,17 +268,20 @@ def test_g05_too_many_open_files_are_an_error_and_no_hang():
 class Images:
     """Four batches of images of 1 MiB each, numbered; the third has as many as one wants."""
 
-    def __init__(self, third):
+    def __init__(self, third=4):
         self.sizes = [4, 4, third, 4]
 
     def __iter__(self):
         for number, size in enumerate(self.sizes):
-            yield torch.zeros(size, 1, 1024, 1024, dtype=torch.uint8), torch.full((4,), number)
+            yield torch.zeros(size, 1, 1024, 1024, dtype=torch.uint8), torch.tensor(number)
 
 
 @pytest.fixture
 def little_device_memory():
-    """256 MiB beyond what is in use."""
+    """256 MiB beyond what is in use, if there is a GPU."""
+    if not torch.cuda.is_available():
+        yield
+        return
     torch.cuda.synchronize()
     gc.collect()
     torch.cuda.empty_cache()
@@ -286,29 +291,46 @@ def little_device_memory():
     torch.cuda.set_per_process_memory_fraction(1.0)
 
 
-@pytest.mark.gpu
+def take_a_gibibyte(device):
+    if device.type == "cpu":
+        raise torch.OutOfMemoryError("1 GiB, if this were a GPU")
+    torch.empty(2**30, dtype=torch.uint8, device=device)
+
+
 @pytest.mark.usefixtures("little_device_memory")
-@pytest.mark.parametrize("place", ["copy", "transform"])
-def test_g05_running_out_of_device_memory_is_an_error_at_its_batch_and_leaks_nothing(place):
-    before = torch.cuda.memory_allocated()
-    seen = 0
+@pytest.mark.parametrize(
+    ("device", "place"),
+    [
+        ("cpu", "transform"),
+        pytest.param("cuda", "transform", marks=pytest.mark.gpu),
+        pytest.param("cuda", "copy", marks=pytest.mark.gpu),
+    ],
+)
+def test_g05_running_out_of_device_memory_is_an_error_at_its_batch_that_keeps_none(device, place):
+    seen = []
 
     def hungry(images):
-        nonlocal seen
-        seen += 1
-        if place == "transform" and seen == 3:
-            torch.empty(2**30, dtype=torch.uint8, device=images.device)
+        seen.append(weakref.ref(images))
+        if place == "transform" and len(seen) == 3:
+            take_a_gibibyte(images.device)
         return images
 
     wrapped = Images(third=512 if place == "copy" else 4)
-    loader = fl.PrefetchLoader(wrapped, transform=hungry)
-    labels, error = collect(loader)
-    assert labels == [0] * 4 + [1] * 4
-    assert isinstance(error, torch.OutOfMemoryError)
-    torch.cuda.synchronize()
-    assert torch.cuda.memory_allocated() == before
+    loader = fl.PrefetchLoader(wrapped, transform=hungry, device=device)
+    in_use = torch.cuda.memory_allocated() if device == "cuda" else 0
+    numbers = []
+    with pytest.raises(torch.OutOfMemoryError) as kept:
+        numbers.extend(map(number_of, loader))
+    assert kept.value.__traceback__ is not None
+    assert [images() for images in seen] == [None] * len(seen)
+    assert (torch.cuda.memory_allocated() if device == "cuda" else 0) == in_use
+    assert numbers == [0, 1]
     wrapped.sizes[2] = 4
-    assert collect(loader) == ([0] * 4 + [1] * 4 + [2] * 4 + [3] * 4, None)
+    assert list(map(number_of, loader)) == [0, 1, 2, 3]
+
+
+def number_of(batch):
+    return int(batch[1])
 
 
 # Interrupts
@@ -351,28 +373,38 @@ def test_g06_an_interrupt_at_any_line_of_fastloads_leaves_no_thread():
         for thread in set(threading.enumerate()) - before:
             thread.join(timeout=10)
             assert not thread.is_alive(), line
-        assert collect(loader) == (list(range(40)), None), line
+        assert collect(loader) == (list(range(40)), ""), line
         if interrupter.line > 0:  # a pass has fewer lines
             break
     assert line > 100
 
 
 INTERRUPTED = """
-import multiprocessing, threading, time
+import multiprocessing, signal, threading, time
 from torch.utils.data import DataLoader
 from tests.batches import Numbered
+
+hit = threading.Event()
+
+def interrupted(signal, frame):
+    hit.set()
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGINT, interrupted)
 
 def reach(reached):
     if reached == phase:
         print(phase, flush=True)
-        end = time.monotonic() + 1.5
-        while time.monotonic() < end:
+        end = None
+        while end is None or time.monotonic() < end:
             torch.ones(64, 64) @ torch.ones(64, 64)  # at the interpreter's end no thread may be in here
+            if end is None and hit.is_set():
+                end = time.monotonic() + 0.3
 
 class Data(Numbered):
     def __getitem__(self, index):
         if index == 0:
-            time.sleep(0.3)  # until all workers have started: one that is interrupted in its start may be missed
+            time.sleep(0.1)  # until all workers have started: one that is interrupted in its start may be missed
             reach("first batch")
         return super().__getitem__(index)
 
@@ -403,6 +435,7 @@ def work():
 
 for phase in ("iter", "first batch", "transform", "end"):
     for workers in (0, 2):
+        hit.clear()
         try:
             work()
         except KeyboardInterrupt:
@@ -411,6 +444,7 @@ for phase in ("iter", "first batch", "transform", "end"):
         for thread in threads:
             thread.join(10)
         print([thread for thread in threads if thread.is_alive()], multiprocessing.active_children())
+hit.clear()
 phase = "close"
 work()
 """
@@ -438,7 +472,7 @@ import time
 def batches():
     yield torch.ones(1)
     print("here", flush=True)
-    time.sleep(60)
+    time.sleep(600)
     yield torch.ones(1)
 batches = iter(fl.PrefetchLoader(batches(), device="cpu", depth=1))
 next(batches)
@@ -448,7 +482,7 @@ next(batches)
 def test_g06_an_interrupt_of_the_interpreters_end_ends_it_at_once():
     with script(EXITING) as process:
         assert process.stdout.readline() == "here\n"
-        time.sleep(1.5)  # until it waits for the thread, which is in the midst of a batch
-        os.killpg(process.pid, signal.SIGINT)
-        _, errors = process.communicate(timeout=30)  # seconds, of the 60
-    assert "KeyboardInterrupt" in errors
+        while process.poll() is None:  # the first may come while the pass is closed, which is no more than printed
+            os.killpg(process.pid, signal.SIGINT)
+            time.sleep(0.5)
+        assert "KeyboardInterrupt" in process.stderr.read()
