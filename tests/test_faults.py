@@ -192,8 +192,9 @@ def left():
 @pytest.mark.parametrize("ending", [killed, left])
 def test_g05_a_worker_that_dies_in_handing_over_a_batch_is_named(ending):
     """The batch before is fetched from the worker just when it dies: in some tries before, in some meanwhile."""
+    loader = prefetched(DataLoader(Dies(ending), 4, num_workers=1))
     for _ in range(8):
-        labels, printed = collect(prefetched(DataLoader(Dies(ending), 4, num_workers=1)))
+        labels, printed = collect(loader)
         assert labels in ([], [0, 1, 2, 3], list(range(8)))
         assert re.search(r"\nRuntimeError: DataLoader worker \(pid.*\) (is killed|exited unexpectedly)", printed)
 
@@ -228,9 +229,9 @@ for images, labels in fl.PrefetchLoader(DataLoader(files, 4, num_workers=2, coll
 
 
 def test_g05_a_full_shared_memory_is_an_error_and_files_do_not_need_it():
-    within = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=200k tmpfs /dev/shm && exec "$@"', "sh"]
+    within = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=200k tmpfs /dev/shm && exec "$@"', "sh"]
     if not shutil.which("unshare") or subprocess.run([*within, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount a small /dev/shm: unshare -m")
+        pytest.skip("needs the right to mount a small /dev/shm: unshare -rm")
     output, errors = output_of(LITTLE_SHARED_MEMORY, within=within)
     assert "left: " in output, errors
     error, rest = output.split("left: ")

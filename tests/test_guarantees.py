@@ -491,15 +491,20 @@ class Falsy(Exception):  # noqa: N818
         return 0
 
 
+class Mute(Exception):  # noqa: N818
+    def __str__(self):
+        raise TypeError("it has nothing to say")
+
+
 def own_cause():
     error = ValueError("its own cause")
     error.__cause__ = error
     return error
 
 
-@pytest.mark.parametrize("make", [Falsy, own_cause])
+@pytest.mark.parametrize("make", [Falsy, Mute, own_cause])
 def test_g05_odd_errors_arrive_too(make):
-    with pytest.raises((Falsy, ValueError)):
+    with pytest.raises((Falsy, Mute, ValueError)):
         list(fl.PrefetchLoader(numbered_loader(fail_at=9, error=make()), device="cpu"))
 
 
