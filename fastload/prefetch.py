@@ -176,7 +176,7 @@ def _forget(batches: Iterator[Any], error: BaseException) -> None:
 def _close(thread: threading.Thread, ended: threading.Event, arrivals: Arrivals, room: Room, spare: list[Room]) -> None:
     room.close()
     if thread is not threading.current_thread():  # where the garbage collector may have found the pass
-        _wait_for(thread, ended, GRACE)
+        _wait_for(thread, ended, time.monotonic() + GRACE)
     _drain(arrivals)
     arrivals.put(_End.CLOSED)  # for a consumer that waits in another thread
     if not thread.is_alive():
@@ -184,10 +184,10 @@ def _close(thread: threading.Thread, ended: threading.Event, arrivals: Arrivals,
         spare.append(room)
 
 
-def _wait_for(thread: threading.Thread, ended: threading.Event, seconds: float) -> None:
+def _wait_for(thread: threading.Thread, ended: threading.Event, until: float) -> None:
     """Join a thread. After a `join` that is interrupted, Python up to 3.12 would take it for ended."""
-    if ended.wait(seconds):
-        thread.join()
+    if ended.wait(max(0.0, until - time.monotonic())):
+        thread.join(max(0.0, until - time.monotonic()))  # with the last of its work, workers are let go of
 
 
 # The threads that have not ended yet, each with what closes its pass.
@@ -200,7 +200,7 @@ def _wait_for_threads() -> None:
         room.close()
     give_up = time.monotonic() + GRACE_AT_EXIT
     for thread, (_, ended) in list(_running.items()):
-        _wait_for(thread, ended, max(0.0, give_up - time.monotonic()))
+        _wait_for(thread, ended, give_up)
 
 
 @dataclass(eq=False)

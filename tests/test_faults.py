@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import multiprocessing
 import os
 import re
 import resource
@@ -197,6 +198,29 @@ def test_g05_a_worker_that_dies_in_handing_over_a_batch_is_named(ending):
         labels, printed = collect(loader)
         assert labels in ([], [0, 1, 2, 3], list(range(8)))
         assert re.search(r"\nRuntimeError: DataLoader worker \(pid.*\) (is killed|exited unexpectedly)", printed)
+
+
+class Hangs(Numbered):
+    def __init__(self):
+        super().__init__()
+        self.reached, self.release = multiprocessing.Event(), multiprocessing.Event()
+
+    def __getitem__(self, index):
+        if index == 12:
+            self.reached.set()
+            self.release.wait()
+        return super().__getitem__(index)
+
+
+def test_g06_close_does_not_wait_for_a_worker_that_hangs():
+    dataset = Hangs()
+    loader = fl.PrefetchLoader(DataLoader(dataset, 4, num_workers=1), device="cpu", depth=1)
+    iterator = iter(loader)
+    next(iterator)
+    dataset.reached.wait()
+    loader.close()  # DataLoader would wait for five seconds, and terminate it
+    assert len(multiprocessing.active_children()) == 1
+    dataset.release.set()
 
 
 def script(code, *, within=()):
