@@ -104,7 +104,7 @@ class PrefetchLoader:
         self._side = side_stream(self.device)
         self._spare: list[Room] = []
         self._passes: weakref.WeakSet[Pass] = weakref.WeakSet()
-        self._ends: weakref.WeakSet[threading.Event] = weakref.WeakSet()  # of the passes' threads, which keep them
+        self._ends: weakref.WeakSet[threading.Event] = weakref.WeakSet()  # each is kept by its pass's thread
 
     def __iter__(self) -> Iterator[Any]:
         if isinstance(self.loader, Iterator) and (live := self._live_pass()):
