@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 import traceback
-from multiprocessing import resource_sharer
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -13,6 +12,8 @@ __all__ = ["explained"]
 
 # A worker that is killed closes its connections a moment before it has ended: how long to wait for that, in seconds.
 MOMENT = 5.0
+
+FETCHING = ("multiprocessing.resource_sharer", "fastload.shared")  # where it is done
 
 FULL = (
     "Tensors of workers lie in /dev/shm, which is full: give it more room (docker run --shm-size=8g), or let fewer or "
@@ -39,7 +40,7 @@ def explained(batches: Any, error: BaseException) -> BaseException:
 
 
 def _is_of_fetching(error: BaseException) -> bool:
-    return any(frame.f_globals is vars(resource_sharer) for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(frame.f_globals.get("__name__") in FETCHING for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _dead(workers: list[BaseProcess]) -> list[BaseProcess]:

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Sampler, default_collate
 
 import fastload as fl
 from tests.batches import Numbered, numbered_loader
+from tests.files import jpeg
 
 
 def collect(loader):
@@ -198,6 +199,19 @@ def test_g05_a_worker_that_dies_in_handing_over_a_batch_is_named(ending):
         labels, printed = collect(loader)
         assert labels in ([], [0, 1, 2, 3], list(range(8)))
         assert re.search(r"\nRuntimeError: DataLoader worker \(pid.*\) (is killed|exited unexpectedly)", printed)
+
+
+class DyingFiles(Dies):
+    def __getitem__(self, index):
+        super().__getitem__(index)
+        return jpeg(20, 20), index
+
+
+def test_g05_a_worker_that_dies_in_handing_over_files_is_named():
+    loader = fl.PrefetchLoader(DataLoader(DyingFiles(left), 4, num_workers=1, collate_fn=fl.collate), device="cpu")
+    for _ in range(8):
+        with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid.*\) (is killed|exited unexpectedly)"):
+            list(loader)
 
 
 class Hangs(Numbered):
