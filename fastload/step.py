@@ -74,7 +74,8 @@ class TrainStep:
         precision: ``"fp32"``, ``"bf16"``, ``"fp16"``, or ``"auto"``: bf16 where the accelerator computes it
             natively, fp16 on other accelerators, fp32 on the CPU. fp16 on the CPU warns and trains in fp32.
         accumulate: batches an update, at least 1; their gradients are averaged.
-        max_norm: the 2-norm to which the gradients are clipped, above 0; ``math.inf`` only measures it.
+        max_norm: the 2-norm to which the gradients of an optimizer's parameters are clipped, above 0; ``math.inf``
+            only measures it.
         clip_value: the magnitude to which each gradient's elements are clipped, above 0, instead of ``max_norm``.
         scheduler: stepped after each update that was not skipped, not each epoch; or several, in a list.
         ema: the decay of the weights' moving average, above 0 and below 1; ``step.ema.applied()`` evaluates with it.
@@ -279,7 +280,7 @@ class TrainStep:
             self._ema.load_state_dict(state["ema"])
         self._window.load_state_dict(state["window"])
         self._watch.load_state_dict(state["watch"])
-        parameters = list(self._parameters())
+        parameters = self._parameters()
         for parameter, gradient in zip(parameters, state["gradients"] or [None] * len(parameters), strict=True):
             parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
 
@@ -324,6 +325,7 @@ class TrainStep:
         return grad_norm, skipped
 
     def _clip(self) -> Tensor | None:
+        """Clip each optimizer's gradients for themselves, lest inf in one's make NaN of another's."""
         if self.max_norm is None and self.clip_value is None:
             return None
         for gate in self._gates:
@@ -332,8 +334,9 @@ class TrainStep:
             nn.utils.clip_grad_value_(self._parameters(), self.clip_value)
             return None
         assert self.max_norm is not None
-        norm = nn.utils.clip_grad_norm_(self._parameters(), self.max_norm)
-        return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        norms = [nn.utils.clip_grad_norm_(_parameters(each), self.max_norm) for each in self._optimizers]
+        norms = [norm.full_tensor() if hasattr(norm, "full_tensor") else norm for norm in norms]
+        return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
 
     def _settle(self) -> None:
         """Learn what came of the last update, and move what moves with the updates that were made."""
@@ -362,13 +365,8 @@ class TrainStep:
         if complaint is not None:
             warnings.warn(complaint, RuntimeWarning, stacklevel=4)
 
-    def _parameters(self) -> Iterator[Tensor]:
-        return (
-            parameter
-            for optimizer in self._optimizers
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        )
+    def _parameters(self) -> list[Tensor]:
+        return [parameter for optimizer in self._optimizers for parameter in _parameters(optimizer)]
 
     def _gradients(self) -> list[Tensor]:
         return [parameter.grad for parameter in self._parameters() if parameter.grad is not None]
@@ -378,6 +376,10 @@ def _listed(given: Any) -> list[Any]:
     if given is None:
         return []
     return list(given) if isinstance(given, (list, tuple)) else [given]
+
+
+def _parameters(optimizer: Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _cloned(gradient: Tensor | None) -> Tensor | None:

@@ -40,3 +40,12 @@ def nothing_left_behind():
     for worker in workers:
         worker.join(timeout=10)
     assert not [worker for worker in workers if worker.is_alive()]
+
+
+@pytest.fixture
+def late(monkeypatch):
+    """A training step's host learns of an update when it has to, as on a GPU, on the CPU too."""
+    from fastload import outcome  # noqa: PLC0415
+    from tests.handwritten import LateReadout  # noqa: PLC0415
+
+    monkeypatch.setattr(outcome, "Readout", LateReadout)

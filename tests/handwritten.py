@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from fastload.step import TrainStep
+from fastload.streams import Readout
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -21,6 +22,19 @@ class SmallNet(nn.Sequential):
             nn.Flatten(),
             nn.Linear(128, 5),
         )
+
+
+class TinyNet(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(192, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5))
+
+
+class LateReadout(Readout):
+    """Reads as on a GPU: nothing is known at once."""
+
+    def __init__(self, values):
+        super().__init__(values)
+        self.at_once = False
 
 
 def make_batches(number, device="cpu"):

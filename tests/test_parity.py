@@ -4,12 +4,10 @@ import copy
 
 import pytest
 import torch
-from torch import nn
 
-from fastload import outcome
 from fastload.step import TrainStep
-from fastload.streams import Readout
 from tests.handwritten import (
+    TinyNet,
     adamw,
     assert_same_weights,
     halving,
@@ -30,25 +28,6 @@ def repeatable():
     torch.manual_seed(0)
     with torch.backends.cudnn.flags(deterministic=True, benchmark=False):
         yield
-
-
-class LateReadout(Readout):
-    """Reads as on a GPU: nothing is known at once."""
-
-    def __init__(self, values):
-        super().__init__(values)
-        self.at_once = False
-
-
-@pytest.fixture
-def late(monkeypatch):
-    """The host knows of an update when it has to, as on a GPU, on the CPU too."""
-    monkeypatch.setattr(outcome, "Readout", LateReadout)
-
-
-class TinyNet(nn.Sequential):
-    def __init__(self):
-        super().__init__(nn.Flatten(), nn.Linear(192, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5))
 
 
 def assert_parity(make_optimizer, precision, device, **settings):

@@ -1,0 +1,122 @@
+"""Ranks of ``TrainStep`` in processes of their own, over gloo, and the one process that they should equal."""
+
+from pathlib import Path
+
+import torch
+from torch import distributed, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.nn.parallel import DistributedDataParallel
+
+from fastload.step import TrainStep
+from tests.lives import be_born, forked
+
+BATCHES, BATCH = 10, 8  # with windows of 4, the last is of 2
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def make_batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (torch.randn(BATCH, 6, generator=generator), torch.randint(0, 3, (BATCH,), generator=generator))
+        for _ in range(BATCHES)
+    ]
+
+
+def train(step: TrainStep, batches, loop: str) -> None:
+    """Loop by ``step.epoch``, or over the batches with ``flush``, or with the number of items of each batch."""
+    if loop == "items":
+        for images, labels in step.epoch(batches):
+            step(images, labels, items=(labels >= 0).sum())
+    elif loop == "epoch":
+        for images, labels in step.epoch(batches):
+            step(images, labels)
+    else:
+        for images, labels in batches:
+            step(images, labels)
+        step.flush()
+
+
+def padded(batches):
+    """Labels of which some are padding, more of them in the first half, which is one rank's."""
+    batches = [(images, labels.clone()) for images, labels in batches]
+    for number, (_, labels) in enumerate(batches):
+        labels[: 1 + number % 3] = -100
+    return batches
+
+
+def train_as_rank(rank: int, home: Path, wrapper: str, loop: str, spoilt: int | None) -> None:
+    be_born()
+    distributed.init_process_group("gloo", f"file://{home / 'store'}", rank=rank, world_size=2)
+    batches = padded(make_batches()) if loop == "items" else make_batches()
+    mine = [tuple(part.chunk(2)[rank] for part in batch) for batch in batches]
+    if spoilt is not None and rank == 1:
+        mine[spoilt][0].fill_(torch.nan)
+    reductions: list[int] = []
+    model = make_model()
+    if wrapper == "ddp":
+        model = DistributedDataParallel(model)
+
+        def hook(group, bucket):
+            reductions.append(1)
+            return allreduce_hook(group, bucket)
+
+        model.register_comm_hook(None, hook)
+    else:
+        fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    on_nonfinite = "raise" if spoilt is None else "skip"
+    step = TrainStep(
+        model, optimizer, nn.CrossEntropyLoss(), accumulate=4, max_norm=0.5, ema=0.9, on_nonfinite=on_nonfinite
+    )
+    with CommDebugMode() as communication:
+        train(step, mine, loop)
+    if wrapper == "fsdp":
+        counts = communication.get_comm_counts()
+        reductions = [1] * sum(count for name, count in counts.items() if "reduce_scatter" in str(name))
+        weights = {name: weight.full_tensor() for name, weight in model.state_dict().items()}
+        averages = {name: weight.full_tensor() for name, weight in step.ema.state_dict().items()}
+    else:
+        weights, averages = model.module.state_dict(), step.ema.state_dict()
+    averages = {name.removeprefix("module."): average for name, average in averages.items()}
+    torch.save(
+        {"weights": weights, "ema": averages, "reductions": len(reductions), "updates": step.updates},
+        home / f"{rank}.pt",
+    )
+    distributed.destroy_process_group()
+
+
+def train_as_two_ranks(home: Path, wrapper: str, loop: str, spoilt: int | None = None) -> list[dict]:
+    arguments = (home, wrapper, loop, spoilt)
+    processes = [forked.Process(target=train_as_rank, args=(rank, *arguments)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        process.kill()  # if it hangs
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    return [torch.load(home / f"{rank}.pt") for rank in range(2)]
+
+
+def train_alone(loop: str, without: range = range(0)) -> dict:
+    """Train one rank with the same global batches."""
+    batches = padded(make_batches()) if loop == "items" else make_batches()
+    batches = [batch for number, batch in enumerate(batches) if number not in without]
+    model = make_model()
+    step = TrainStep(
+        model,
+        torch.optim.AdamW(model.parameters(), lr=1e-2),
+        nn.CrossEntropyLoss(),
+        accumulate=4,
+        max_norm=0.5,
+        ema=0.9,
+    )
+    train(step, batches, loop)
+    return {"weights": model.state_dict(), "ema": step.ema.state_dict(), "updates": step.updates}
