@@ -348,10 +348,12 @@ def test_with_a_loss_fn_a_step_takes_inputs_and_targets(number):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize(("precision", "fused"), [("fp32", False), ("bf16", False), ("bf16", True), ("fp16", True)])
-def test_g12_the_step_never_waits_for_the_device(precision, fused, accumulate):
+@pytest.mark.parametrize("make_optimizer", [sgd, adamw])
+@pytest.mark.parametrize("options", [{"foreach": True}, {"fused": True}], ids=str)
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_g12_the_step_never_waits_for_the_device(precision, options, make_optimizer, accumulate):
     model = SmallNet().cuda()
-    optimizer = adamw(model, fused=fused)
+    optimizer = make_optimizer(model, **options)
     step = TrainStep(
         model,
         optimizer,
@@ -360,14 +362,39 @@ def test_g12_the_step_never_waits_for_the_device(precision, fused, accumulate):
         accumulate=accumulate,
         max_norm=1.0,
         scheduler=halving(optimizer),
+        ema=0.9,
+        on_nonfinite="skip",
     )
     batches = make_batches(7, "cuda")
+    items = torch.full((), 4, device="cuda")
     for batch in make_batches(2, "cuda"):
-        step(*batch)
+        step(*batch, items=items)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        losses = [step(*batch).loss for batch in batches]
+        losses = [step(*batch, items=items).loss for batch in batches]
         step.flush()
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.stack(losses).isfinite().all()
+
+
+@pytest.mark.gpu
+def test_g12_an_overflow_is_learnt_without_a_wait_for_the_device():
+    model = SmallNet().cuda()
+    optimizer = adamw(model, foreach=True)
+    scheduler = halving(optimizer)
+    scaler = torch.amp.GradScaler("cuda", init_scale=2.0**100, backoff_factor=2.0**-92)
+    step = TrainStep(
+        model, optimizer, nn.CrossEntropyLoss(), precision="fp16", scaler=scaler, scheduler=scheduler, ema=0.9
+    )
+    batches = make_batches(5, "cuda")
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        skipped = [step(*batch).skipped for batch in batches]
+        step.flush()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.stack(skipped).tolist() == [1, 0, 0, 0, 0]
+    assert (step.updates, scheduler.last_epoch) == (4, 4)
+    assert {int(state["step"]) for state in optimizer.state.values()} == {4}
