@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -64,8 +64,10 @@ class Window:
     def state_dict(self) -> dict[str, Any]:
         return {"size": self.size, "batches": self.batches, "items": self.items}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.size, self.batches, self.items = state["size"], state["batches"], state["items"]
+    def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
+        items = state["items"]
+        self.size, self.batches = state["size"], state["batches"]
+        self.items = items.to(device) if isinstance(items, Tensor) else items
 
 
 class Ranks:

@@ -64,10 +64,11 @@ class Watch:
         ]
         return {"seen": seen}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
         self.forget()
         for each in state["seen"]:
-            self.see(Seen(**each))
+            terms = {name: term.to(device) for name, term in each["terms"].items()}
+            self.see(Seen(each["loss"].to(device), terms, each["number"], each["place"]))
 
 
 def describe(seen: list[Seen], update: int, *, skipped: bool) -> str:

@@ -115,7 +115,7 @@ class TrainStep:
         arguments.check_schedulers(self._schedulers, self._optimizers)
         arguments.check_on_nonfinite(on_nonfinite)
         arguments.check_scaler(scaler, precision)
-        device = next(self._models[0].parameters()).device
+        self._device = device = next(self._models[0].parameters()).device
         self.model = model
         self.optimizer = optimizer
         self.scheduler = scheduler
@@ -278,8 +278,8 @@ class TrainStep:
             scheduler.load_state_dict(saved)
         if self._ema is not None:
             self._ema.load_state_dict(state["ema"])
-        self._window.load_state_dict(state["window"])
-        self._watch.load_state_dict(state["watch"])
+        self._window.load_state_dict(state["window"], self._device)
+        self._watch.load_state_dict(state["watch"], self._device)
         parameters = self._parameters()
         for parameter, gradient in zip(parameters, state["gradients"] or [None] * len(parameters), strict=True):
             parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)

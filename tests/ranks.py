@@ -51,7 +51,7 @@ def padded(batches):
     return batches
 
 
-def train_as_rank(rank: int, home: Path, wrapper: str, loop: str, spoilt: int | None) -> None:
+def train_as_rank(rank: int, home: Path, wrapper: str, loop: str, spoilt: int | None, on_nonfinite: str) -> None:
     be_born()
     distributed.init_process_group("gloo", f"file://{home / 'store'}", rank=rank, world_size=2)
     batches = padded(make_batches()) if loop == "items" else make_batches()
@@ -71,12 +71,15 @@ def train_as_rank(rank: int, home: Path, wrapper: str, loop: str, spoilt: int | 
     else:
         fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    on_nonfinite = "raise" if spoilt is None else "skip"
     step = TrainStep(
         model, optimizer, nn.CrossEntropyLoss(), accumulate=4, max_norm=0.5, ema=0.9, on_nonfinite=on_nonfinite
     )
+    told = ""
     with CommDebugMode() as communication:
-        train(step, mine, loop)
+        try:
+            train(step, mine, loop)
+        except FloatingPointError as error:
+            told = str(error)
     if wrapper == "fsdp":
         counts = communication.get_comm_counts()
         reductions = [1] * sum(count for name, count in counts.items() if "reduce_scatter" in str(name))
@@ -86,14 +89,16 @@ def train_as_rank(rank: int, home: Path, wrapper: str, loop: str, spoilt: int | 
         weights, averages = model.module.state_dict(), step.ema.state_dict()
     averages = {name.removeprefix("module."): average for name, average in averages.items()}
     torch.save(
-        {"weights": weights, "ema": averages, "reductions": len(reductions), "updates": step.updates},
+        {"weights": weights, "ema": averages, "reductions": len(reductions), "updates": step.updates, "told": told},
         home / f"{rank}.pt",
     )
     distributed.destroy_process_group()
 
 
-def train_as_two_ranks(home: Path, wrapper: str, loop: str, spoilt: int | None = None) -> list[dict]:
-    arguments = (home, wrapper, loop, spoilt)
+def train_as_two_ranks(
+    home: Path, wrapper: str, loop: str, spoilt: int | None = None, on_nonfinite: str = "raise"
+) -> list[dict]:
+    arguments = (home, wrapper, loop, spoilt, on_nonfinite)
     processes = [forked.Process(target=train_as_rank, args=(rank, *arguments)) for rank in range(2)]
     for process in processes:
         process.start()

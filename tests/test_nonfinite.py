@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fastload.step import TrainStep
-from tests.handwritten import TinyNet, adamw, assert_same_weights, halving, make_batches, sgd
+from tests.handwritten import TinyNet, adamw, assert_same_weights, halving, make_batches, scaled_step, sgd
 
 
 def terms(output, targets):
@@ -54,26 +54,38 @@ def test_the_last_update_of_an_epoch_is_told_by_its_end():
     assert len(done) == 6
 
 
+def with_constant(output, targets):
+    """A loss whose gradients are finite though it is not itself, so that the scaler finds nothing."""
+    labels, constant = targets
+    return nn.functional.cross_entropy(output, labels) + constant
+
+
 @pytest.mark.usefixtures("late")
+@pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("fused", [False, True])
-def test_skipped_windows_are_as_if_they_had_not_been(fused):
+def test_skipped_windows_are_as_if_they_had_not_been(fused, scaled):
     model = nn.Linear(8, 5)  # no buffers, which see skipped batches too
     reference = copy.deepcopy(model)
     batches = [(torch.randn(4, 8), targets) for _, targets in batches_with(2, torch.inf)]
-    weights = []
+    averages = []
     for net, chosen in ((model, batches), (reference, batches[:2] + batches[4:])):
         optimizer = adamw(net, fused=fused)
         scheduler = halving(optimizer)
-        step = TrainStep(net, optimizer, terms, accumulate=2, scheduler=scheduler, ema=0.5, on_nonfinite="skip")
+        settings = {"accumulate": 2, "scheduler": scheduler, "ema": 0.5, "on_nonfinite": "skip"}
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+        if scaled:
+            step = scaled_step(net, optimizer, scaler, with_constant, **settings)
+        else:
+            step = TrainStep(net, optimizer, with_constant, **settings)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for batch in step.epoch(chosen):
                 step(*batch)
-        assert [str(warning.message)[:30] for warning in caught] == ["the loss of update 2 is not fi"] * (net is model)
+        assert [str(warning.message)[:31] for warning in caught] == ["the loss of update 2 is not fin"] * (net is model)
         assert (step.updates, scheduler.last_epoch) == (2, 2)
-        weights.append(copy.deepcopy(step.ema.state_dict()))
+        averages.append(step.ema.state_dict())
     assert_same_weights(model, reference)
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert all(torch.equal(averages[0][name], averages[1][name]) for name in averages[0])
 
 
 def test_ignored_losses_go_into_the_weights_without_a_word():

@@ -27,6 +27,13 @@ def test_two_ranks_train_as_one_with_one_reduction_a_window(wrapper, loop, tmp_p
 
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
 def test_a_window_that_one_rank_has_to_skip_all_ranks_skip(wrapper, tmp_path):
-    ranks = train_as_two_ranks(tmp_path, wrapper, "epoch", spoilt=5)
+    ranks = train_as_two_ranks(tmp_path, wrapper, "epoch", spoilt=5, on_nonfinite="skip")
     assert_ranks_equal(ranks, train_alone("epoch", without=range(4, 8)))
     assert ranks[0]["updates"] == 2
+
+
+def test_all_ranks_raise_at_the_same_update_and_say_whose_loss_it_was(tmp_path):
+    other, spoilt = train_as_two_ranks(tmp_path, "ddp", "epoch", spoilt=5)
+    assert other["told"].startswith("the loss of update 2 is not finite: on another rank, and finite on this one.")
+    assert spoilt["told"].startswith("the loss of update 2 is not finite: batch 6, 5 of its epoch: loss nan.")
+    assert (other["updates"], spoilt["updates"]) == (1, 1)
