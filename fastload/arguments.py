@@ -23,6 +23,8 @@ __all__ = [
 
 
 def check_optimizers(optimizers: Sequence[Optimizer], models: Sequence[nn.Module]) -> None:
+    if not optimizers:
+        raise ValueError("optimizer must be an optimizer or a list of at least one; got an empty list")
     known = {id(parameter) for model in models for parameter in model.parameters()}
     for optimizer in optimizers:
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}

@@ -301,6 +301,11 @@ def build(**changes):
         ({"max_norm": 0}, ValueError, "above 0, or None.*got 0"),
         ({"max_norm": -1.0}, ValueError, "above 0, or None.*got -1.0"),
         ({"max_norm": math.nan}, ValueError, "above 0, or None.*got nan"),
+        ({"clip_value": 0.0}, ValueError, "clip_value must be above 0, or None.*got 0.0"),
+        ({"max_norm": 1.0, "clip_value": 0.5}, ValueError, "either max_norm or clip_value.*got 1.0 and 0.5"),
+        ({"ema": 1.0}, ValueError, "above 0 and below 1.*got 1.0"),
+        ({"on_nonfinite": "stop"}, ValueError, "'raise', 'skip', 'ignore'; got 'stop'"),
+        ({"optimizer": []}, ValueError, "at least one; got an empty list"),
         ({"loss_fn": 0.5}, TypeError, "callable, or None.*got 0.5"),
         ({"scaler": torch.amp.GradScaler("cpu")}, ValueError, "precision='fp16'; got precision='auto'"),
         ({"scaler": 2.0**16, "precision": "fp16"}, TypeError, "torch.amp.GradScaler, or None; got a float"),
@@ -321,6 +326,12 @@ def build(**changes):
 def test_bad_arguments_are_refused_with_the_value_and_those_allowed(changes, error, message):
     with pytest.raises(error, match=message):
         build(**changes)
+
+
+def test_several_models_need_a_loss_fn_that_takes_them():
+    models = [SmallNet(), SmallNet()]
+    with pytest.raises(TypeError, match=r"loss_fn\(\*models, \*batch\); got None"):
+        TrainStep(models, sgd(models[0]))
 
 
 @pytest.mark.parametrize(
