@@ -1,9 +1,10 @@
 """``TrainStep``: the body of a mixed-precision training loop, each line where it has to be.
 
-A call does one batch: forward and loss under autocast, backward, scaled. The batch that ends a ``Window`` is followed by
-the update: gradients unscaled and clipped, each optimizer stepped through its ``Gate``, which heeds the scaler's flag and
-the ``Watch`` over the losses on the device. What depends on whether the update was made, scheduler, ``EMA`` and count, moves
-when the host learns of the ``Outcome``: before the next update, without a wait that the device would notice.
+A call does one batch: forward and loss under autocast, backward, scaled. The batch that ends a ``Window`` is followed
+by the update: gradients unscaled and clipped, each optimizer stepped through its ``Gate``, which heeds, on the device,
+the scaler's flag and the ``Watch`` over the losses. What depends on whether the update was made, the scheduler, ``EMA``
+and count, moves when the host learns of the ``Outcome``: before the next update, without a wait that leaves the
+device idle.
 """
 
 from __future__ import annotations
