@@ -59,6 +59,7 @@ class Gate:
     def update(self, scaler: torch.amp.GradScaler, veto: Tensor | None) -> None:
         """Step the optimizer unless the scaler finds inf or NaN in its gradients, or ``veto`` is 1."""
         self._veto, self.skipped = veto, None
+        self._made, self._kept_on_host = [], []
         if not self._is_fused:
             self.unscale(scaler)
         self._is_unscaled = False

@@ -275,8 +275,6 @@ class TrainStep:
         Raises ValueError if the state was saved with or without what this step has: a scaler, an EMA, schedulers.
         """
         self._outcome = None  # what is loaded, and the optimizer's state loaded before, take its place
-        for gate in self._gates:
-            gate.settle(skipped=False)
         _check_state(state, self)
         self._batches, self._windows, self._updates = state["batches"], state["windows"], state["updates"]
         self._resumed_at, self._complaint = state["place"], state["complaint"]

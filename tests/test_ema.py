@@ -49,7 +49,7 @@ def test_the_model_computes_with_the_averages_inside_the_block_alone():
         step(*batch)
     averaged = TinyNet()
     averaged.load_state_dict(step.ema.state_dict())
-    trained = copy.deepcopy(model)
+    trained, averages = copy.deepcopy(model), copy.deepcopy(step.ema.state_dict())
     (images, labels), *_ = make_batches(1)
     with step.ema.applied():
         assert torch.equal(model.eval()(images), averaged.eval()(images))
@@ -58,6 +58,7 @@ def test_the_model_computes_with_the_averages_inside_the_block_alone():
         with pytest.raises(RuntimeError, match="leave the block"), step.ema.applied():
             pass
     assert torch.equal(model(images), trained.eval()(images))
+    assert all(torch.equal(averages[name], average) for name, average in step.ema.state_dict().items())
     with pytest.raises(ZeroDivisionError), step.ema.applied():
         raise ZeroDivisionError
     assert torch.equal(model(images), trained(images))
