@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-__all__ = ["Ranks", "Window"]
+__all__ = ["Ranks", "Window", "scale"]
+
+_NOTHING = nullcontext()
 
 
 class Window:
@@ -54,12 +56,11 @@ class Window:
         if items is not None:
             self.items = items if self.items is None else self.items + items
 
-    def divide(self, gradients: list[Tensor], ranks: Ranks) -> None:
-        """Divide the gradients by what could not be known before the window ended."""
+    def factor(self, ranks: Ranks) -> Tensor | float | None:
+        """Return what to multiply the gradients by, which could not be known before the window ended; None for 1."""
         if self.items is not None:
-            _scale(gradients, ranks.number / ranks.sum(self.items))
-        elif self.batches < self.size:
-            _scale(gradients, self.size / self.batches)
+            return ranks.number / ranks.sum(self.items)
+        return self.size / self.batches if self.batches < self.size else None
 
     def state_dict(self) -> dict[str, Any]:
         return {"size": self.size, "batches": self.batches, "items": self.items}
@@ -84,9 +85,12 @@ class Ranks:
         self._group = self.copied[0].process_group if self.copied else None
         self.number = distributed.get_world_size(self._group) if self.copied or self.sharded else 1
 
-    @contextmanager
-    def reducing(self, now: bool) -> Iterator[None]:
+    def reducing(self, now: bool) -> AbstractContextManager[None]:
         """Reduce the gradients of the block's backward pass over ranks, or leave that to a later one."""
+        return self._reducing(now) if self.copied or self.sharded else _NOTHING
+
+    @contextmanager
+    def _reducing(self, now: bool) -> Iterator[None]:
         for module in self.sharded:
             module.set_requires_gradient_sync(now, recurse=False)
         with ExitStack() as stack:
@@ -135,7 +139,8 @@ def _is_sharded(module: nn.Module) -> bool:
     return hasattr(module, "set_requires_gradient_sync") and not isinstance(module, DistributedDataParallel)
 
 
-def _scale(gradients: list[Tensor], factor: Tensor | float) -> None:
+def scale(gradients: list[Tensor], factor: Tensor | float) -> None:
+    """Multiply gradients, sparse ones too, where they lie."""
     dense = [gradient for gradient in gradients if not gradient.is_sparse]
     if dense:
         torch._foreach_mul_(dense, factor)

@@ -38,7 +38,7 @@ class Gate:
         self._can_be_put_back = type(optimizer).__module__.startswith("torch.optim.")
         self._veto: Tensor | None = None
         self._is_unscaled = False
-        self._made: list[Tensor] = []
+        self._states_before = 0
         self._kept_on_host: list[tuple[Tensor, Tensor]] = []
 
     @property
@@ -59,7 +59,7 @@ class Gate:
     def update(self, scaler: torch.amp.GradScaler, veto: Tensor | None) -> None:
         """Step the optimizer unless the scaler finds inf or NaN in its gradients, or ``veto`` is 1."""
         self._veto, self.skipped = veto, None
-        self._made, self._kept_on_host = [], []
+        self._states_before, self._kept_on_host = len(self.optimizer.state), []
         if not self._is_fused:
             self.unscale(scaler)
         self._is_unscaled = False
@@ -84,14 +84,13 @@ class Gate:
     def settle(self, *, skipped: bool) -> None:
         """Put back what the host can see of the last update, if it was skipped."""
         if skipped:
-            for parameter in self._made:
-                self.optimizer.state.pop(parameter, None)
+            for parameter in list(self.optimizer.state)[self._states_before :]:  # in the order in which they are made
+                del self.optimizer.state[parameter]
             for value, before in self._kept_on_host:
                 value.copy_(before)
-        self._made, self._kept_on_host = [], []
+        self._kept_on_host = []
 
     def _step_fused(self, skipped: Tensor, scale: Tensor | None) -> None:
-        self._made = self._without_state()
         optimizer: Any = self.optimizer
         optimizer.found_inf, optimizer.grad_scale = skipped, scale
         try:
@@ -101,7 +100,6 @@ class Gate:
 
     @torch.no_grad()
     def _step_and_put_back(self, skipped: Tensor) -> None:
-        self._made = self._without_state()
         tensors = [parameter.detach() for parameter, _ in self._gradients()]
         for parameter, _ in self._gradients():
             tensors += [
@@ -119,9 +117,6 @@ class Gate:
     def _gradients(self) -> list[tuple[Tensor, Tensor]]:
         parameters = (parameter for group in self.param_groups for parameter in group["params"])
         return [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
-
-    def _without_state(self) -> list[Tensor]:
-        return [parameter for parameter, _ in self._gradients() if not self.optimizer.state.get(parameter)]
 
 
 def _takes_flag(optimizer: Optimizer) -> bool:

@@ -50,9 +50,9 @@ class Watch:
         self.seen.append(batch)
 
     def flag(self) -> Tensor:
-        """Return a scalar of 1 if a loss seen was not finite, else 0."""
+        """Return a scalar of 1 if a loss seen was not finite, else 0; once a window."""
         assert self._poison is not None
-        return self._poison.ne(0).float()
+        return self._poison.ne_(0).float()
 
     def forget(self) -> None:
         """Begin a new window."""

@@ -23,16 +23,20 @@ class Outcome:
 
     def __init__(self, gates: Sequence[Gate], nonfinite: Tensor | None, seen: list[Seen]) -> None:
         self.seen = seen
-        flags = [gate.skipped for gate in gates]
-        self._flagged = [flag is not None for flag in (*flags, nonfinite)]
-        present = [flag for flag in (*flags, nonfinite) if flag is not None]
-        self._readout = Readout(torch.stack(present)) if present else None
+        flags = [*(gate.skipped for gate in gates), nonfinite]
+        told = {id(flag): flag for flag in flags if flag is not None}  # often one for all
+        self._places = [None if flag is None else list(told).index(id(flag)) for flag in flags]
+        self._readout = Readout(_in_one(list(told.values()))) if told else None
         self.known = self._readout is None or self._readout.at_once
-        skipped = [flag for flag in flags if flag is not None]
+        skipped = [flag for flag in flags[:-1] if flag is not None]
         self.skipped = torch.stack(skipped).amin() if len(skipped) > 1 else next(iter(skipped), None)
 
     def read(self) -> tuple[list[bool], bool]:
         """Return for each gate whether it skipped the update, and whether a loss was not finite."""
-        values = iter(self._readout.read() if self._readout else [])
-        *skipped, nonfinite = [is_flagged and next(values) > 0 for is_flagged in self._flagged]
+        values = self._readout.read() if self._readout else []
+        *skipped, nonfinite = [place is not None and values[place] > 0 for place in self._places]
         return skipped, nonfinite
+
+
+def _in_one(flags: list[Tensor]) -> Tensor:
+    return torch.stack(flags) if len(flags) > 1 else flags[0].reshape(1)  # the latter launches nothing

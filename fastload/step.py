@@ -22,9 +22,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from fastload import arguments
-from fastload.accumulation import Ranks, Window
+from fastload.accumulation import Ranks, Window, scale
 from fastload.ema import EMA
 from fastload.gate import Gate
+from fastload.graphs import Graphs
 from fastload.losses import total
 from fastload.nonfinite import Seen, Watch, describe
 from fastload.outcome import Outcome
@@ -135,6 +136,7 @@ class TrainStep:
         self.scaler = scaler or grad_scaler(self.precision, device)
         self._autocast = autocast(self.precision, device)
         self._ranks = Ranks(self._models, device)
+        self._graphs = Graphs([*self._models, *([loss_fn] if isinstance(loss_fn, nn.Module) else [])], device)
         self._window = Window(accumulate)
         self._watch = Watch()
         undo = self.scaler.is_enabled() or on_nonfinite == "skip"
@@ -164,6 +166,10 @@ class TrainStep:
             torch.autograd.backward(self.scaler.scale(self._window.share(loss, items)))
         self._window.add(items)
         loss, terms = loss.detach(), {name: term.detach() for name, term in losses.items()}
+        if self._graphs.replayed:
+            loss, terms = loss.clone(), {name: term.clone() for name, term in terms.items()}
+            if not stepped:
+                self._graphs.keep(self._parameters())
         self._batches += 1
         if self.on_nonfinite != "ignore":
             self._watch.see(Seen(loss, terms, self._batches, self._place))
@@ -309,7 +315,8 @@ class TrainStep:
             # is any, leaves no gap.
             self._settle()
             self._complain()
-            self._window.divide(self._gradients(), self._ranks)
+            if (factor := self._window.factor(self._ranks)) is not None:
+                scale(self._gradients(), factor)
             nonfinite = None if self.on_nonfinite == "ignore" else self._ranks.agree(self._watch.flag())
             grad_norm = self._clip()
             for gate in self._gates:
@@ -321,6 +328,7 @@ class TrainStep:
             for optimizer in self._optimizers:
                 optimizer.zero_grad(set_to_none=True)
             self._window.close()
+            self._graphs.forget()
             self._watch.forget()
         skipped = self._outcome.skipped
         if self._outcome.known:
