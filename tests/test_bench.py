@@ -12,7 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fastload import bench
-from fastload.bench import normalizers, result, transfer
+from fastload.bench import normalizers, result, step, transfer
 from fastload.cli import app
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="measures at full size where there is a GPU")
@@ -136,6 +136,32 @@ def test_a_transfer_that_arrives_wrong_has_no_figures(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_step_measures_every_subject_beside_the_handwritten_loop(tmp_path, console):
+    session = bench.prepare("step", cases=["vit_b16_b128", "resnet18_b64"], runs=1, out=tmp_path)
+    rows = measured(session.run(console))
+    assert {"handwritten", "fastload"} <= set(session.subjects)
+    assert {(row["case"], row["variant"], row["subject"]) for row in rows} == set(
+        itertools.product(("vit_b16_b128", "resnet18_b64"), ("bf16",), session.subjects)
+    )
+    for row in rows:
+        assert row["metric"] == "ms"
+        assert row["median"] > 0
+        assert (row["ratio_to_handwritten"] == 1) == (row["subject"] == "handwritten")
+    assert "tiny size" in console.export_text()
+
+
+def test_step_measures_a_model_that_returns_its_losses(tmp_path, console):
+    session = bench.prepare("step", cases=["maskrcnn_b4"], subjects=["fastload"], runs=1, out=tmp_path)
+    assert [row["subject"] for row in measured(session.run(console))] == ["handwritten", "fastload"]
+
+
+def test_a_step_that_trains_otherwise_has_no_figures(tmp_path, monkeypatch):
+    monkeypatch.setitem(step.SUBJECTS, "fastload", lambda _: lambda images, _: images.mean())
+    with pytest.raises(bench.WrongValuesError, match="fastload is wrong: its first losses are"):
+        bench.prepare("step", cases=["vit_b16_b128"], subjects=["fastload"], runs=1, out=tmp_path).run()
+    assert not list(tmp_path.iterdir())
+
+
 def quick(case="normalize", subjects=("torchvision",), **options):
     return bench.prepare("kernels", cases=[case], subjects=subjects, runs=1, **options)
 
@@ -201,7 +227,10 @@ def test_wrong_values_have_no_figures(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing"], "there is no suite 'nothing'; choose from kernels, resident, jpeg, ladder, accuracy, transfer"),
+        (
+            ["nothing"],
+            "there is no suite 'nothing'; choose from kernels, resident, jpeg, ladder, accuracy",
+        ),
         (["kernels", "--cases", "rotate"], "there is no case 'rotate'; choose from normalize, flip_normalize"),
         (["kernels", "--subjects", "me"], "there is no subject 'me'; choose from floor, fastload"),
     ],

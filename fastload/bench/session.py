@@ -14,14 +14,14 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from fastload.bench import accuracy, jpeg, kernels, ladder, peers, resident, transfer
+from fastload.bench import accuracy, jpeg, kernels, ladder, peers, resident, step, transfer
 from fastload.bench.result import Result, describe, device_slug
 from fastload.bench.suite import Plan, Suite
 from fastload.bench.table import layout
 
 __all__ = ["SUITES", "Session", "prepare"]
 
-_ALL = (kernels.SUITE, resident.SUITE, jpeg.SUITE, ladder.SUITE, accuracy.SUITE, transfer.SUITE)
+_ALL = (kernels.SUITE, resident.SUITE, jpeg.SUITE, ladder.SUITE, accuracy.SUITE, transfer.SUITE, step.SUITE)
 SUITES = {suite.name: suite for suite in _ALL}
 RESULTS = Path("benchmarks/results")
 CPU_RUNS = 2

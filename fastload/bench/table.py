@@ -9,7 +9,7 @@ from fastload.bench.result import Result, Row
 __all__ = ["Table", "layout"]
 
 # Figures that belong to a row's metric and get a column of their own where any row has them.
-BESIDE = ("ratio_to_per_tensor", "ratio_to_floor", "ratio_to_limit", "peak_gib", "host_us")
+BESIDE = ("ratio_to_per_tensor", "ratio_to_handwritten", "ratio_to_floor", "ratio_to_limit", "peak_gib", "host_us")
 DECIMALS = {1: 3, 2: 1}  # by the digits before the point
 SMALL = 0.1  # below it three decimals are too few
 HEADINGS = {
@@ -19,6 +19,7 @@ HEADINGS = {
     "ms": "ms a step",
     "wall_us": "µs until there",
     "ratio_to_per_tensor": "times per_tensor's",
+    "ratio_to_handwritten": "times the handwritten loop's",
     "ratio_to_floor": "times the floor",
     "ratio_to_limit": "share of the limit",
     "peak_gib": "peak GiB",
