@@ -111,7 +111,7 @@ def sample_data(
 @app.command()
 def bench(
     suite: Annotated[
-        str, typer.Argument(help="accuracy, jpeg, kernels, ladder or resident; benchmarks/README.md explains them.")
+        str, typer.Argument(help="A suite; benchmarks/README.md explains them: accuracy, jpeg, kernels, ladder, resident, step, transfer.")
     ],
     *,
     cases: Annotated[str, typer.Option(help="Which, comma-separated; default: all.")] = "",
