@@ -111,7 +111,8 @@ def sample_data(
 @app.command()
 def bench(
     suite: Annotated[
-        str, typer.Argument(help="A suite; benchmarks/README.md explains them: accuracy, jpeg, kernels, ladder, resident, step, transfer.")
+        str,
+        typer.Argument(help="accuracy, jpeg, kernels, ladder, resident, step or transfer: see benchmarks/README.md."),
     ],
     *,
     cases: Annotated[str, typer.Option(help="Which, comma-separated; default: all.")] = "",
