@@ -48,11 +48,13 @@ class EMA:
         """Move the averages towards the weights as they are, and towards the buffers held, if any were."""
         self.refuse_if_applied()
         sources, self._sources = self._sources, self._weights
+        # of parameters that FSDP2 has sharded, this rank's parts: foreach takes no mixture of these and plain buffers
+        averages, sources = [_local(average) for average in self._averages], [_local(source) for source in sources]
         floating = slice(None, self._floating)
-        torch._foreach_lerp_(self._averages[floating], sources[floating], 1 - self.decay)
+        torch._foreach_lerp_(averages[floating], sources[floating], 1 - self.decay)
         rest = slice(self._floating, None)
         if sources[rest]:
-            torch._foreach_copy_(self._averages[rest], sources[rest])
+            torch._foreach_copy_(averages[rest], sources[rest])
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -97,7 +99,15 @@ class EMA:
 
     @torch.no_grad()
     def _swap(self) -> None:
+        for module in self._model.modules():
+            if hasattr(module, "reshard"):  # FSDP2 may hold what it gathered for a forward pass, and would use it again
+                module.reshard()
         for weight, average in zip(self._weights, self._averages, strict=True):
             kept = weight.clone()
             weight.copy_(average)
             average.copy_(kept)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local
