@@ -9,10 +9,21 @@
 
 from fastload import data, kernels, transforms
 from fastload.collate import collate
+from fastload.evaluation import evaluate
 from fastload.loader import PrefetchLoader
 from fastload.static import Static
 from fastload.step import StepOutput, TrainStep
 
-__all__ = ["PrefetchLoader", "Static", "StepOutput", "TrainStep", "collate", "data", "kernels", "transforms"]
+__all__ = [
+    "PrefetchLoader",
+    "Static",
+    "StepOutput",
+    "TrainStep",
+    "collate",
+    "data",
+    "evaluate",
+    "kernels",
+    "transforms",
+]
 
 __version__ = "0.1.0"

@@ -14,7 +14,7 @@ _AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def resolve_precision(precision: str, device: torch.device) -> str:
-    """Return the precision to train in on this device: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
+    """Return the precision to compute in on this device: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
 
     >>> resolve_precision("auto", torch.device("cpu"))
     'fp32'
@@ -28,7 +28,7 @@ def resolve_precision(precision: str, device: torch.device) -> str:
         return _fastest(device)
     if precision == "fp16" and device.type == "cpu":
         warnings.warn(
-            "precision='fp16' needs an accelerator, but the model is on the CPU: training in fp32 instead. "
+            "precision='fp16' needs an accelerator, but the model is on the CPU: computing in fp32 instead. "
             "Move the model to an accelerator, or pass precision='auto', 'fp32' or 'bf16'",
             stacklevel=3,
         )

@@ -29,7 +29,7 @@ def test_other_precisions_are_refused_with_those_allowed(asked):
 def test_fp16_on_the_cpu_warns_at_the_users_line_and_trains_in_fp32():
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.warns(UserWarning, match="needs an accelerator.*training in fp32") as caught:
+    with pytest.warns(UserWarning, match="needs an accelerator.*computing in fp32") as caught:
         step = TrainStep(model, optimizer, nn.CrossEntropyLoss(), precision="fp16")
     assert [warning.filename for warning in caught] == [__file__]
     assert step.precision == "fp32"
