@@ -11,11 +11,13 @@ from fastload import data, kernels, transforms
 from fastload.collate import collate
 from fastload.evaluation import evaluate
 from fastload.loader import PrefetchLoader
+from fastload.memory import StageMemory
 from fastload.static import Static
 from fastload.step import StepOutput, TrainStep
 
 __all__ = [
     "PrefetchLoader",
+    "StageMemory",
     "Static",
     "StepOutput",
     "TrainStep",

@@ -27,6 +27,7 @@ from fastload.ema import EMA
 from fastload.gate import Gate
 from fastload.graphs import Graphs
 from fastload.losses import total
+from fastload.memory import StageMemory, profile_memory
 from fastload.nonfinite import Seen, Watch, describe
 from fastload.outcome import Outcome
 from fastload.precision import autocast, grad_scaler, resolve_precision
@@ -244,6 +245,22 @@ class TrainStep:
                 return gradients
             scale = self.scaler.scale(torch.ones((), device=loss.device))
             return tuple(gradient / scale for gradient in gradients)
+
+    def profile_memory(self, batch: Any) -> StageMemory:
+        """Return how much memory two steps on ``batch`` take, at data, forward, loss, backward and step.
+
+        >>> model = nn.Linear(4, 2)
+        >>> step = TrainStep(model, torch.optim.AdamW(model.parameters()), nn.CrossEntropyLoss())
+        >>> memory = step.profile_memory((torch.randn(8, 4), torch.randint(0, 2, (8,))))
+        >>> list(memory.first)
+        ['data', 'forward', 'loss', 'backward', 'step']
+
+        ``batch`` is what ``step(*batch)`` takes, on the device or still on the host. The steps are real; afterwards
+        weights, buffers, optimizers, schedulers, random numbers and this step are as they were, from a copy on the
+        host. With ``accumulate`` a step is a window, and the stages are those of its last batch. With several ranks
+        all have to call this. Raises RuntimeError inside a window, and what a step raises.
+        """
+        return profile_memory(self, batch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that training goes on with, but the model's and the optimizer's own state.
