@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -99,7 +99,8 @@ class EMA:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        for module in self._model.modules():
+        modules: Iterable[Any] = self._model.modules()
+        for module in modules:
             if hasattr(module, "reshard"):  # FSDP2 may hold what it gathered for a forward pass, and would use it again
                 module.reshard()
         for weight, average in zip(self._weights, self._averages, strict=True):

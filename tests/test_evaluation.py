@@ -249,7 +249,10 @@ def test_batches_that_are_no_pairs_are_refused(batch, got):
     ("metrics", "got"),
     [
         ([accuracy()], "metric: a list without update, compute, reset"),
-        ({"top1": accuracy(), "loss": nn.CrossEntropyLoss()}, "loss: a CrossEntropyLoss without update, compute, reset"),
+        (
+            {"top1": accuracy(), "loss": nn.CrossEntropyLoss()},
+            "loss: a CrossEntropyLoss without update, compute, reset",
+        ),
     ],
     ids=["list", "function"],
 )
