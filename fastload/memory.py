@@ -111,16 +111,15 @@ def profile_memory(step: TrainStep, batch: Any) -> StageMemory:
 
 
 def _measure(step: TrainStep, batch: Any, meter: Meter) -> dict[str, Reading]:
-    """Train on the batch until a window ends; return the readings of the batch that ended it."""
+    """Train on the batch until a window ends; return what its last batch held, with the peaks of them all."""
     readings: dict[str, Reading] = {}
 
     def mark(stage: str) -> None:
-        now, before = meter.read(), readings.get(stage)  # with several models, forward ends several times
+        now, before = meter.read(), readings.get(stage)  # with several models or batches, a stage ends several times
         readings[stage] = Reading(now.allocated, now.peak if before is None else max(now.peak, before.peak))
 
     stepped = False
     while not stepped:
-        readings.clear()
         meter.read()
         moved = map_movable(lambda leaf, _: leaf.to(step._device), batch)
         mark("data")

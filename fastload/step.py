@@ -257,7 +257,7 @@ class TrainStep:
 
         ``batch`` is what ``step(*batch)`` takes, on the device or still on the host. The steps are real; afterwards
         weights, buffers, optimizers, schedulers, random numbers and this step are as they were, from a copy on the
-        host. With ``accumulate`` a step is a window, and the stages are those of its last batch. With several ranks
+        host. With ``accumulate`` a step is a window: its last batch's stages, and the peaks of all. With several ranks
         all have to call this. Raises RuntimeError inside a window, and what a step raises.
         """
         return profile_memory(self, batch)

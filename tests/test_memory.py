@@ -16,6 +16,7 @@ STAGES = ["data", "forward", "loss", "backward", "step"]
 WIDE, BATCH, FLOAT = 512, 256, 4
 WEIGHTS = FLOAT * 2 * (WIDE + 1) * WIDE
 ACTIVATION = FLOAT * BATCH * WIDE
+WASTE = 2**20  # floats
 SCALARS = 64  # bytes of losses, counts and flags
 
 
@@ -60,6 +61,7 @@ def test_the_stages_hold_what_can_be_reckoned_by_hand():
         for readings in (memory.first, memory.second)
         for stage in STAGES
     )
+    assert memory.second["data"].peak == memory.second["data"].allocated  # no stage tells of the ones before it
     assert (memory.device, memory.counted) == ("cpu", "tensors")
 
 
@@ -86,6 +88,8 @@ def test_on_a_gpu_the_allocator_counts_what_is_counted_by_tensors_elsewhere():
 def test_on_a_gpu_the_readings_are_those_of_the_handwritten_loop():
     model = Mlp().cuda()
     inputs, targets = batch_of("cuda")
+    model(inputs).sum().backward()  # libraries allocate what they work in once
+    model.zero_grad()
     memory = fl.TrainStep(model, sgd(model), nn.CrossEntropyLoss(), precision="fp32").profile_memory((inputs, targets))
     assert memory.device == torch.cuda.get_device_name()
 
@@ -95,8 +99,8 @@ def test_on_a_gpu_the_readings_are_those_of_the_handwritten_loop():
         output = model(inputs)
         expected[-1].append(torch.cuda.memory_allocated())
         loss = nn.functional.cross_entropy(output, targets)
-        expected[-1].append(torch.cuda.memory_allocated())
         del output
+        expected[-1].append(torch.cuda.memory_allocated())
         loss.backward()
         expected[-1].append(torch.cuda.memory_allocated())
         optimizer.step()
@@ -123,6 +127,19 @@ class Dropping(SmallNet):
         return super().forward(images)
 
 
+class Counting(torch.optim.SGD):
+    """Keeps a Python number in its state, as optimizers of other packages do."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["steps"] = self.state[parameter].get("steps", 0) + 1
+
+
+def counting(model):
+    return Counting(model.parameters(), lr=0.1)
+
+
 def trained(device, make_optimizer, *, profiled, **settings):
     """Losses and all that is left of ten batches, with two profiles among them or not."""
     torch.manual_seed(1)
@@ -141,7 +158,7 @@ def trained(device, make_optimizer, *, profiled, **settings):
 
 @on_devices
 @pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("make_optimizer", [sgd, adamw])
+@pytest.mark.parametrize("make_optimizer", [sgd, adamw, counting])
 def test_training_goes_on_as_if_there_had_been_no_profile(make_optimizer, accumulate, device):
     settings = {"accumulate": accumulate, "max_norm": 0.5, "on_nonfinite": "skip"}
     with_profile = trained(device, make_optimizer, profiled=True, **settings)
@@ -187,16 +204,19 @@ def test_models_that_return_their_loss_and_several_models_have_all_stages():
     def parts(encoder, decoder, images, labels):
         return nn.functional.cross_entropy(decoder[0](encoder[1](encoder[0](images))), labels)
 
-    pair = [nn.Sequential(nn.Flatten(), nn.Linear(192, 8)), nn.Sequential(nn.Linear(8, 5))]
+    class Wasteful(nn.Module):
+        def forward(self, inputs):
+            return inputs + torch.zeros(WASTE).sum()
+
+    pair = [nn.Sequential(nn.Flatten(), nn.Linear(192, 8), Wasteful()), nn.Sequential(nn.Linear(8, 5))]
     optimizer = torch.optim.SGD([*pair[0].parameters(), *pair[1].parameters()], lr=0.1)
     batch, *_ = make_batches(1)
-    for step in (
-        fl.TrainStep(model := WithLoss(), sgd(model)),
-        fl.TrainStep(pair, optimizer, losses),
-    ):
-        memory = step.profile_memory(batch)
+    with_loss = fl.TrainStep(model := WithLoss(), sgd(model)).profile_memory(batch)
+    several = fl.TrainStep(pair, optimizer, losses).profile_memory(batch)
+    for memory in (with_loss, several):
         assert list(memory.first) == list(memory.second) == STAGES
         assert memory.first["forward"].allocated > memory.first["data"].allocated
+    assert several.first["forward"].peak > WASTE * FLOAT > several.first["loss"].peak
     memory = fl.TrainStep(pair, optimizer, parts).profile_memory(batch)  # calls no model, but parts of them
     assert memory.first["forward"] == memory.first["loss"]
 

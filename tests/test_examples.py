@@ -1,0 +1,19 @@
+"""The examples run as they are, on the CPU in their smallest size."""
+
+import runpy
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def run(name, *arguments):
+    return runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"](list(arguments))
+
+
+def test_memory_efficient_swish_keeps_less_than_the_naive_one(capsys):
+    memory = run("memory_efficient_swish", "--tiny")
+    assert "input alone" in capsys.readouterr().out
+    for size in (2, 4):
+        kept = {name: memory[size, name].second["forward"].allocated for name in ("naive", "input alone", "F.silu")}
+        assert kept["input alone"] == kept["F.silu"] < kept["naive"]
+        assert memory[size, "F.silu"].peak < memory[size, "naive"].peak
