@@ -8,7 +8,17 @@ import pytest
 import fastload
 from fastload import kernels, transforms
 
-OPTIONAL = ["accelerate", "albumentations", "kornia", "lightning", "matplotlib", "skimage", "tensordict", "timm"]
+OPTIONAL = [
+    "accelerate",
+    "albumentations",
+    "kornia",
+    "lightning",
+    "matplotlib",
+    "skimage",
+    "tensordict",
+    "timm",
+    "torchmetrics",
+]
 
 
 def run(code: str) -> str:
