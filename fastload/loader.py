@@ -168,6 +168,11 @@ class PrefetchLoader:
         self.epoch = epoch
         Order(self.loader).set_epoch(epoch)
 
+    @property
+    def resumed_at(self) -> int:
+        """How many of this loader's batches are before the place in the epoch at which the next pass begins."""
+        return self._resumption.first.batches if self._resumption else 0
+
     def state_dict(self) -> dict[str, Any]:
         """What ``load_state_dict`` needs to go on after the batch that was yielded last, whatever was fetched ahead.
 

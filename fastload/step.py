@@ -188,6 +188,7 @@ class TrainStep:
         loader resume as well.
         """
         start, self._resumed_at = self._resumed_at, 0
+        start = getattr(loader, "resumed_at", start)  # counted anew, if there are more ranks now, or fewer
         length = None
         with suppress(TypeError):
             length = len(loader)  # type: ignore[arg-type]
