@@ -3,7 +3,7 @@
 Command:   torchrun --nproc-per-node 8 examples/multi_gpu.py --data imagenet    train/ and val/ as ImageFolder has them
            torchrun --nproc-per-node 2 examples/multi_gpu.py    4,096 sample photographs, made in ./photographs
            torchrun --nproc-per-node 2 examples/multi_gpu.py --tiny    a small model and few images, for CPUs too
-           Stopped or killed, it goes on from its last checkpoint, with another number of processes if need be.
+           Stopped or killed, it goes on from its last epoch's end, on as many GPUs as there are then.
 Hardware:  NVIDIA H200, 2 to 8 of one host: to be measured
 Result:    NVIDIA H200: to be measured (img/s of all GPUs, accuracy)
 """
@@ -15,7 +15,6 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import distributed, nn
@@ -35,9 +34,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("photographs"), help="made of samples if it is not there")
     parser.add_argument("--checkpoint", type=Path, default=Path("multi_gpu.pt"), help="to write, and to go on from")
-    parser.add_argument("--every", type=int, default=500, help="updates from a checkpoint to the next")
     parser.add_argument("--epochs", type=int, default=90)
-    parser.add_argument("--steps", type=int, default=math.inf, help="updates after which to stop before the end")
+    parser.add_argument("--steps", type=int, default=math.inf, help="updates after which to stop, to go on later")
     parser.add_argument("--batch-size", type=int, default=2048, help="images of one update, on all ranks together")
     parser.add_argument("--per-pass", type=int, default=256, help="images of one pass through the model, on one rank")
     parser.add_argument("--workers", type=int, default=4, help="processes a rank that read files")
@@ -75,21 +73,23 @@ def make_loaders(args: argparse.Namespace, size: int, device: torch.device) -> t
 
 
 @torch.inference_mode()
-def accuracy(model: nn.Module, loader: fl.PrefetchLoader, precision: str, device: torch.device) -> float:
-    """Over the images of all ranks. ``model`` is the bare one: DDP's would wait for ranks that have no batch left."""
+def evaluate(model: nn.Module, loader: fl.PrefetchLoader, precision: str, device: torch.device) -> list[float]:
+    """Loss and accuracy over the images of all ranks. The model is the bare one: ranks differ in batches."""
+    for buffer in model.buffers():  # batch norm's; since the last pass each rank has its own
+        distributed.broadcast(buffer, 0)
     model.eval()
-    right_and_all = torch.zeros(2, dtype=torch.int64, device=device)
+    sums = torch.zeros(2, device=device)
     for images, labels in loader:
         with torch.autocast(device.type, DTYPES[precision], enabled=precision != "fp32"):
-            output = model(images)
-        right_and_all[0] += (output.argmax(1) == labels).sum()
-        right_and_all[1] += len(labels)
+            output = model(images).float()
+        sums[0] += nn.functional.cross_entropy(output, labels, reduction="sum")
+        sums[1] += (output.argmax(1) == labels).sum()
     model.train()
-    distributed.all_reduce(right_and_all)
-    return (right_and_all[0] / right_and_all[1]).item()
+    distributed.all_reduce(sums)
+    return (sums / len(loader.dataset.dataset)).tolist()
 
 
-def save(path: Path, states: dict[str, Any]) -> None:
+def save(path: Path, states: dict) -> None:
     """Leave the old file or the new one, whenever the process is killed. Between updates all ranks have one state."""
     if distributed.get_rank() == 0:
         torch.save({name: each.state_dict() for name, each in states.items()}, path.with_suffix(".new"))
@@ -97,9 +97,8 @@ def save(path: Path, states: dict[str, Any]) -> None:
 
 
 def make_step(model: nn.Module, args: argparse.Namespace, passes: int, updates: int) -> fl.TrainStep:
-    lr, warm_up = 0.1 * args.batch_size / 256, 5 / 90 * updates
+    lr, warm_up = 0.1 * args.batch_size / 256, 5 / 90 * updates  # five epochs; then down along a cosine
     optimizer = torch.optim.SGD(model.parameters(), lr, momentum=0.9, nesterov=True, weight_decay=5e-5, fused=True)
-    # Up for 5 epochs of 90, then down along a cosine.
     schedule = LambdaLR(optimizer, lambda done: min((done + 1) / warm_up, (1 + math.cos(math.pi * done / updates)) / 2))
     return fl.TrainStep(model, optimizer, nn.CrossEntropyLoss(), accumulate=passes, scheduler=schedule)
 
@@ -124,19 +123,18 @@ def train(args: argparse.Namespace, device: torch.device, ranks: int) -> None:
         loader.set_epoch(loader.epoch)  # the sampler's, too
         images_seen, since = 0, time.perf_counter()
         for images, labels in step.epoch(loader):
-            out = step(images, labels)
             images_seen += len(images) * ranks
-            done += out.stepped
-            if out.stepped and done % args.every == 0:
-                save(args.checkpoint, states)
+            done += step(images, labels).stepped
             if done == end:
                 break
+        if images_seen == 0:  # it was stopped at the very end of an epoch
+            continue
         step.flush()  # waits for the device, so the time is that of all the work
         speed = images_seen / (time.perf_counter() - since)
         save(args.checkpoint, states)
-        result = accuracy(bare, held_out, step.precision, device)
+        loss, accuracy = evaluate(bare, held_out, step.precision, device)
         if distributed.get_rank() == 0:
-            print(f"update {done} of {updates}: accuracy {result:.4f}, {speed:,.0f} img/s by {ranks}", flush=True)
+            print(f"update {done}: loss {loss:.4f}, accuracy {accuracy:.4f}, {speed:,.0f} img/s by {ranks}", flush=True)
 
 
 def main() -> None:

@@ -50,7 +50,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--every", type=int, default=1000, help="updates from checkpoint and evaluation to the next")
     parser.add_argument("--log", type=int, default=50, help="updates from one line of the log to the next")
     parser.add_argument("--epochs", type=int, default=300)
-    parser.add_argument("--steps", type=int, default=math.inf, help="updates after which to stop before the end")
+    parser.add_argument("--steps", type=int, default=math.inf, help="updates after which to stop, to go on later")
     parser.add_argument("--batch-size", type=int, default=256, help="of one pass through the model")
     parser.add_argument("--accumulate", type=int, default=1, help="batches of one update; DeiT's had 1,024 images")
     parser.add_argument("--lr", type=float, default=5e-4, help="of an update with 512 images; others have their share")
