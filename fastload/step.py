@@ -31,6 +31,7 @@ from fastload.memory import StageMemory, profile_memory
 from fastload.nonfinite import Seen, Watch, describe
 from fastload.outcome import Outcome
 from fastload.precision import autocast, grad_scaler, resolve_precision
+from fastload.replicas import hand_on_autocast
 
 __all__ = ["StepOutput", "TrainStep"]
 
@@ -136,6 +137,7 @@ class TrainStep:
         self.on_nonfinite = on_nonfinite
         self.scaler = scaler or grad_scaler(self.precision, device)
         self._autocast = autocast(self.precision, device)
+        hand_on_autocast(self._models, device)
         self._ranks = Ranks(self._models, device)
         self._graphs = Graphs([*self._models, *([loss_fn] if isinstance(loss_fn, nn.Module) else [])], device)
         self._window = Window(accumulate)

@@ -18,11 +18,14 @@ import pytest
 
 
 def pytest_collection_modifyitems(items):
-    missing = "interpreter" if torch.cuda.is_available() else "gpu"
-    reasons = {"gpu": "needs a CUDA GPU", "interpreter": "kernels are compiled here, not interpreted"}
+    gpus = torch.cuda.device_count()
     for item in items:
-        if item.get_closest_marker(missing):
-            item.add_marker(pytest.mark.skip(reason=reasons[missing]))
+        if gpu := item.get_closest_marker("gpu"):
+            needed = gpu.args[0] if gpu.args else 1
+            reason = f"needs {needed} CUDA GPU{'s' * (needed > 1)}, and there is {gpus or 'none'}"
+            item.add_marker(pytest.mark.skipif(gpus < needed, reason=reason))
+        if gpus and item.get_closest_marker("interpreter"):
+            item.add_marker(pytest.mark.skip(reason="kernels are compiled here, not interpreted"))
 
 
 @pytest.fixture(autouse=True)
