@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+import fastload as fl
 from fastload import outcome
 from fastload.step import TrainStep
 from tests.handwritten import (
@@ -123,6 +125,28 @@ def test_a_state_taken_before_a_bad_loss_is_told_tells_of_it(saved_after):
         other(*batch)
     with pytest.raises(FloatingPointError, match="update 1 is not finite: batch 2: loss nan"):
         other.flush()
+
+
+@pytest.mark.parametrize(("then", "now"), [(1, 2), (2, 1), (2, 4), (2, 2)])
+def test_the_last_window_is_known_to_another_number_of_ranks(then, now):
+    """An epoch of 20 batches in updates of 8 ends with one of 4, whoever shares them."""
+
+    def make(ranks):
+        data = TensorDataset(torch.randn(80, 4), torch.randint(0, 2, (80,)))
+        loader = fl.PrefetchLoader(DataLoader(data, 4, sampler=DistributedSampler(data, ranks, 0)), device="cpu")
+        model = nn.Linear(4, 2)
+        return loader, TrainStep(model, sgd(model), nn.CrossEntropyLoss(), accumulate=8 // ranks)
+
+    loader, step = make(then)
+    for batch in step.epoch(loader):
+        if step(*batch).stepped:
+            break
+    resumed_loader, resumed = make(now)
+    resumed_loader.load_state_dict(loader.state_dict())
+    resumed.load_state_dict(step.state_dict())
+    stepped = [resumed(*batch).stepped for batch in resumed.epoch(resumed_loader)]
+    ends = [place for place, is_end in enumerate(stepped, start=1) if is_end]
+    assert (len(stepped), ends) == (12 // now, [8 // now, 12 // now])
 
 
 def test_a_step_that_is_used_forgets_what_it_did_when_a_state_is_loaded():
