@@ -4,8 +4,8 @@ Command:   torchrun --nproc-per-node 8 examples/multi_gpu.py --data imagenet    
            torchrun --nproc-per-node 2 examples/multi_gpu.py    4,096 sample photographs, made in ./photographs
            torchrun --nproc-per-node 2 examples/multi_gpu.py --tiny    a small model and few images, for CPUs too
            Stopped or killed, it goes on from its last epoch's end, on as many GPUs as there are then.
-Hardware:  NVIDIA H200, 2 to 8 of one host: to be measured
-Result:    NVIDIA H200: to be measured (img/s of all GPUs, accuracy)
+Hardware:  NVIDIA H200, several of one host; for --tiny two cores
+Result:    NVIDIA H200: to be measured (img/s of all GPUs, accuracy); --tiny: 8 updates in under 40 s
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@ Command:   python examples/vit.py --data imagenet    with train/ and val/ as Ima
            python examples/vit.py                    4,096 sample photographs of ten classes, made in ./photographs
            python examples/vit.py --tiny             a small model and few images, for CPUs too
            Stopped or killed, it goes on from its last checkpoint: give the same command again.
-Hardware:  NVIDIA H200, 16 cores: to be measured
-Result:    NVIDIA H200: to be measured (img/s, accuracy of the weights and of their average)
+Hardware:  one NVIDIA H200, 16 cores; for --tiny two cores
+Result:    NVIDIA H200: to be measured (img/s, held-out accuracy of the weights and of their average)
+           --tiny: 18 updates in under 25 s, held-out loss 2.230 (by chance 2.303)
 
 The recipe: Training data-efficient image transformers & distillation through attention, Touvron et al., 2021, table 9.
-Not here: stochastic depth, which torchvision's ViT does not have, repeated augmentation, and the noise on RandAugment's
-magnitude. Gradients are clipped, which keeps short runs from diverging.
+Not here: stochastic depth, which torchvision's ViT lacks, repeated augmentation, noise on magnitudes. New: clipping.
 """
 
 from __future__ import annotations
