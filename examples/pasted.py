@@ -1,4 +1,4 @@
-"""``Pasted``: photographs with cut-outs of other photographs on them, whose boxes, masks and keypoints are known exactly.
+"""``Pasted``: photographs with cut-outs of others pasted on, whose boxes, masks and keypoints are known exactly.
 
 >>> image, target = Pasted(images=1000)[7]
 >>> image.dtype, sorted(target)
@@ -27,7 +27,7 @@ CLASSES = {
     "heart": ("hubble_deep_field", [(0, -1), (0.8, 0.1), (0.95, 0.5), (0.8, 0.85), (0.45, 1), (0.15, 0.9), (0, 0.65)]),
     "kite": ("grass", [(0, -1), (0.65, -0.3), (0, 1)]),
 }
-# They lie on the axis of symmetry: a mirrored object is one that was turned, so no left and right have to change places.
+# On the axis of symmetry: a mirrored object is one that was turned, so there is no left and right to change places.
 KEYPOINTS = {"tip": (0, -0.75), "middle": (0, -0.1), "foot": (0, 0.5)}
 
 # No photograph lies under the objects of both sets, and their objects are cut from other parts of one photograph.
@@ -43,24 +43,25 @@ MOST_OBJECTS = 5
 
 
 class Pasted(Dataset[tuple[Tensor, dict]]):
-    """``images`` photographs of different sizes, each with 1 to 5 objects that do not overlap, turned in all directions.
+    """Photographs of different sizes, each with 1 to 5 objects that do not overlap, turned in all directions.
 
     Item ``index`` depends on ``split``, ``seed`` and ``index`` alone. It is an image, uint8 (3, H, W), and a target:
-    ``boxes``, float32 (N, 4), XYXY, which hold the mask's pixels and no row or column more; ``labels``, int64 (N,), from 1;
-    ``masks``, uint8 (N, H, W), 0 or 1; ``keypoints``, float32 (N, 3, 2), x and y, where 0 is the middle of the first
-    pixel, all visible; and ``image_id``, the index.
+
+    - ``boxes``, float32 (N, 4), XYXY, which hold the pixels of the masks, and no row or column more,
+    - ``labels``, int64 (N,), from 1,
+    - ``masks``, uint8 (N, H, W), 0 or 1,
+    - ``keypoints``, float32 (N, 3, 2), x and y, all visible; 0 is the middle of the first pixel,
+    - ``image_id``, the index.
 
     Args:
         images: how many.
         split: "train" or "held_out".
         seed: of everything that is drawn.
-        scale: of the sides of the images, which are 240 to 400 pixels at 1.
     """
 
-    def __init__(self, images: int, split: str = "train", *, seed: int = 0, scale: float = 1.0) -> None:
+    def __init__(self, images: int, split: str = "train", *, seed: int = 0) -> None:
         self.images = images
         self.seed = [seed, list(PARTS).index(split)]
-        self.sides = [round(side * scale) for side in SIDES]
         self.backgrounds = [photograph(name) for name in BACKGROUNDS[split]]
         self.materials = [part_of(photograph(name), *PARTS[split]) for name, _ in CLASSES.values()]
 
@@ -95,7 +96,7 @@ class Pasted(Dataset[tuple[Tensor, dict]]):
         }
 
     def _background(self, rng: np.random.Generator) -> Image.Image:
-        width, height = (int(side) for side in rng.integers(self.sides[0], self.sides[1] + 1, size=2))
+        width, height = (int(side) for side in rng.integers(SIDES[0], SIDES[1] + 1, size=2))
         return crop(self.backgrounds[rng.integers(len(self.backgrounds))], (width, height), rng)
 
 

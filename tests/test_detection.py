@@ -1,0 +1,91 @@
+"""What the example of detection adds to fastload: COCO's evaluation, ranks, and the end at a loss that is not finite."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tests.test_examples import EXAMPLES, run
+
+coco = pytest.importorskip("coco", exc_type=ImportError)
+pasted = pytest.importorskip("pasted", exc_type=ImportError)
+
+KINDS = ["bbox", "segm", "keypoints"]
+
+
+def targets():
+    """Of six images, with keypoints as torchvision's models take and find them."""
+    for index in range(6):
+        _, target = pasted.Pasted(6)[index]
+        points = target["keypoints"].as_subclass(torch.Tensor)
+        yield target | {"keypoints": torch.cat([points, torch.ones(*points.shape[:2], 1)], dim=2)}
+
+
+def found_exactly(target):
+    return {
+        "boxes": target["boxes"].as_subclass(torch.Tensor),
+        "labels": target["labels"],
+        "scores": torch.ones(len(target["labels"])),
+        "masks": target["masks"].as_subclass(torch.Tensor)[:, None].float(),
+        "keypoints": target["keypoints"],
+    }
+
+
+def evaluated(change) -> dict[str, float]:
+    evaluator = coco.CocoEvaluator(KINDS, list(pasted.CLASSES), keypoints=len(pasted.KEYPOINTS))
+    for target in targets():
+        evaluator.update([found_exactly(target) | change(target)], [target])
+    return evaluator.compute()
+
+
+def test_what_is_found_exactly_has_a_precision_of_1():
+    results = evaluated(lambda _: {})
+    assert results.pop("images") == 6
+    assert results == {f"{kind} {name}": pytest.approx(1) for kind in KINDS for name in ("AP", "AP50")}
+
+
+def test_each_kind_is_measured_for_itself():
+    def shifted(name, pixels):
+        return lambda target: {name: found_exactly(target)[name] + torch.tensor(pixels)}
+
+    def without_half(target):
+        masks = found_exactly(target)["masks"]
+        return {"masks": masks * (torch.arange(masks.shape[-1]) % 2)}
+
+    changes = {
+        "bbox": shifted("boxes", [10.0, 0, 10, 0]),
+        "segm": without_half,
+        "keypoints": shifted("keypoints", [8.0, 0, 0]),
+    }
+    for changed, change in changes.items():
+        results = evaluated(change)
+        assert {kind for kind in KINDS if results[f"{kind} AP"] < 0.9} == {changed}
+
+
+def test_objects_found_as_another_class_or_not_at_all_count_nothing():
+    wrong = evaluated(lambda target: {"labels": target["labels"] % len(pasted.CLASSES) + 1})
+    assert all(wrong[f"{kind} AP50"] < 0.2 for kind in KINDS)
+    none = evaluated(lambda target: {name: value[:0] for name, value in found_exactly(target).items()})
+    assert all(none[f"{kind} AP"] == 0 for kind in KINDS)
+
+
+def test_two_ranks_evaluate_each_image_once():
+    ranks = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    printed = run(*ranks, "detection.py", "--tiny", "--held-out", "3")
+    assert printed.count("epoch 0: images 3, bbox AP ") == 1
+
+
+def test_training_ends_at_a_loss_that_is_not_finite_and_tells_its_terms():
+    ended = subprocess.run(
+        [sys.executable, "detection.py", "--tiny", "--lr", "1e30"],
+        cwd=EXAMPLES,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "training is stopped: " in ended.stderr
+    assert "Traceback" not in ended.stderr
+    terms = ("loss_classifier", "loss_box_reg", "loss_objectness", "loss_rpn_box_reg")
+    assert all(f"{term} " in ended.stderr for term in terms)
