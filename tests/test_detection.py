@@ -1,16 +1,17 @@
-"""What the example of detection adds to fastload: COCO's evaluation, ranks, and the end at a loss that is not finite."""
+"""What the example of detection is made of besides fastload: COCO's evaluation, over ranks."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
-from tests.test_examples import EXAMPLES, run
-
 coco = pytest.importorskip("coco", exc_type=ImportError)
 pasted = pytest.importorskip("pasted", exc_type=ImportError)
 
+EXAMPLE = Path(__file__).parent.parent / "examples" / "detection.py"
 KINDS = ["bbox", "segm", "keypoints"]
 
 
@@ -71,21 +72,13 @@ def test_objects_found_as_another_class_or_not_at_all_count_nothing():
 
 
 def test_two_ranks_evaluate_each_image_once():
-    ranks = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    printed = run(*ranks, "detection.py", "--tiny", "--held-out", "3")
-    assert printed.count("epoch 0: images 3, bbox AP ") == 1
-
-
-def test_training_ends_at_a_loss_that_is_not_finite_and_tells_its_terms():
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", EXAMPLE, "--tiny"]
     ended = subprocess.run(
-        [sys.executable, "detection.py", "--tiny", "--lr", "1e30"],
-        cwd=EXAMPLES,
+        [sys.executable, *command, "--held-out", "3"],
+        env=os.environ | {"PYTHONPATH": str(EXAMPLE.parent.parent)},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert ended.returncode == 1
-    assert "training is stopped: " in ended.stderr
-    assert "Traceback" not in ended.stderr
-    terms = ("loss_classifier", "loss_box_reg", "loss_objectness", "loss_rpn_box_reg")
-    assert all(f"{term} " in ended.stderr for term in terms)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("epoch 0: images 3, bbox AP ") == 1
