@@ -151,7 +151,6 @@ def make_loaders(
         "batch_size": options.batch_size,
         "num_workers": options.workers,
         "collate_fn": lists,
-        "pin_memory": device.type == "cuda",
         "persistent_workers": options.workers > 0,
     }
     train_loader = DataLoader(
@@ -213,7 +212,7 @@ def parsed_options() -> argparse.Namespace:
     add("--lr", type=float, default=0.02, help="for 16 images an update, of all ranks together")
     add("--max-norm", type=float, default=10.0, help="of the gradients")
     add("--precision", choices=["auto", "fp32", "bf16", "fp16"], default="auto")
-    add("--workers", type=int, default=min(8, (os.cpu_count() or 1) - 1), help="processes a rank")
+    add("--workers", type=int, default=4, help="processes a rank that make images")
     add("--print-every", type=int, default=50, help="batches")
     add("--seed", type=int, default=0)
     add("--tiny", action="store_true", help="a few small images, to see that all of it runs")

@@ -10,6 +10,7 @@ import torch
 
 coco = pytest.importorskip("coco", exc_type=ImportError)
 pasted = pytest.importorskip("pasted", exc_type=ImportError)
+detection = pytest.importorskip("detection", exc_type=ImportError)
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "detection.py"
 KINDS = ["bbox", "segm", "keypoints"]
@@ -82,3 +83,26 @@ def test_two_ranks_evaluate_each_image_once():
     )
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("epoch 0: images 3, bbox AP ") == 1
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_boxes_and_keypoints_fit_their_masks_when_they_come_to_the_model(device, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["detection.py", "--tiny", "--images", "24"])
+    loader, _ = detection.make_loaders(detection.parsed_options(), torch.device(device), rank=0, ranks=1)
+    mirrored = 0
+    for images, targets in loader:
+        for image, target in zip(images, targets, strict=True):
+            original, _ = pasted.Pasted(24)[target["image_id"]]
+            mirrored += not torch.equal((image * 255).round().byte().cpu(), original)
+            check_fit(image, {name: value.cpu() for name, value in target.items() if name != "image_id"})
+    assert 0 < mirrored < 24
+
+
+def check_fit(image, target):
+    assert image.dtype is torch.float32
+    assert image.max() <= 1
+    for box, points, mask in zip(target["boxes"].int(), target["keypoints"], target["masks"], strict=True):
+        columns, rows = mask.any(0).nonzero(), mask.any(1).nonzero()
+        assert box.tolist() == [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+        x, y = points.round().long().unbind(1)
+        assert mask[y, x].all()
