@@ -1,6 +1,7 @@
 """What the example of detection is made of besides fastload: COCO's evaluation, over ranks."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -72,17 +73,32 @@ def test_objects_found_as_another_class_or_not_at_all_count_nothing():
     assert all(none[f"{kind} AP"] == 0 for kind in KINDS)
 
 
-def test_two_ranks_evaluate_each_image_once():
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", EXAMPLE, "--tiny"]
+def started(*command: str) -> str:
+    """What a command prints that a user starts."""
     ended = subprocess.run(
-        [sys.executable, *command, "--held-out", "3"],
+        [sys.executable, *command],
         env=os.environ | {"PYTHONPATH": str(EXAMPLE.parent.parent)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count("epoch 0: images 3, bbox AP ") == 1
+    return ended.stdout
+
+
+def test_two_ranks_evaluate_each_image_once():
+    ranks = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    printed = started(*ranks, str(EXAMPLE), "--tiny", "--held-out", "3")
+    assert printed.count("epoch 0: images 3, bbox AP ") == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_it_learns_to_find_objects_in_photographs_that_it_has_not_seen(precision):
+    short = ("--images", "1600", "--epochs", "2", "--held-out", "100")
+    printed = started(str(EXAMPLE), *short, "--precision", precision)
+    *_, last = re.findall(r"bbox AP50 (\S+),", printed)
+    assert float(last) > 0.2
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
