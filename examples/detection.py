@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -69,13 +68,14 @@ def main() -> None:
 
 def train_one_epoch(step: fl.TrainStep, loader: fl.PrefetchLoader, epoch: int, print_every: int, say: Any) -> None:
     step.model.train()
-    metrics = Smoothed(print_every)
+    metrics = Smoothed()
     try:
         for number, (images, targets) in enumerate(step.epoch(loader), start=1):
             out = step(images, with_visibility(targets))
             metrics.add({"loss": out.loss, **out.losses})
             if number % print_every == 0 or number == len(loader):
-                say(f"epoch {epoch}, {number}/{len(loader)}: lr {step.optimizer.param_groups[0]['lr']:.2g}, {metrics}")
+                rate = step.optimizer.param_groups[0]["lr"]
+                say(f"epoch {epoch}, {number}/{len(loader)}: lr {rate:.2g}, {metrics.line()}")
     except FloatingPointError as error:  # a loss was not finite, on this rank or another: the error has its terms
         raise SystemExit(f"training is stopped: {error}") from None
 
@@ -100,25 +100,25 @@ def evaluate(detector: nn.Module, loader: fl.PrefetchLoader, kinds: list[str]) -
 
 
 class Smoothed:
-    """The metrics of the last batches, on the device: only printing them waits for it, and reduces them over ranks."""
+    """Metrics of the batches since the last line, on the device: only a line waits for it, and reduces over ranks."""
 
-    def __init__(self, window: int) -> None:
-        self.rows: deque[Tensor] = deque(maxlen=window)
+    def __init__(self) -> None:
         self.names: list[str] = []
-        self.printed = time.perf_counter()
+        self.rows: list[Tensor] = []
+        self.start = time.perf_counter()
 
     def add(self, metrics: dict[str, Tensor]) -> None:
         self.names = list(metrics)
         self.rows.append(torch.stack(list(metrics.values())).float())
 
-    def __str__(self) -> str:
-        rows = torch.stack(list(self.rows))
+    def line(self) -> str:
+        rows = torch.stack(self.rows)
         if distributed.is_initialized():
             distributed.all_reduce(rows)
             rows /= distributed.get_world_size()
         medians = zip(self.names, rows.median(0).values.tolist(), strict=True)
-        before, self.printed = self.printed, time.perf_counter()
-        seconds = (self.printed - before) / len(self.rows)
+        seconds = (time.perf_counter() - self.start) / len(rows)
+        self.rows, self.start = [], time.perf_counter()
         return ", ".join(f"{name} {value:.4f}" for name, value in medians) + f", {seconds:.3f} s a batch"
 
 
@@ -205,7 +205,7 @@ def parsed_options() -> argparse.Namespace:
     add("--backbone", default="resnet18", help="a ResNet of torchvision's")
     add("--images", type=int, default=4000, help="to train on, an epoch")
     add("--held-out", type=int, default=300, help="to evaluate on")
-    add("--epochs", type=int, default=6)
+    add("--epochs", type=int, default=5)
     add("--batch-size", type=int, default=16, help="images a rank")
     add("--size", type=int, default=256, help="pixels, to which the model brings the shorter side of an image")
     add("--proposals", type=int, default=64, help="of which an image's losses are computed")

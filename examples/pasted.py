@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import torch
 from PIL import Image, ImageDraw
@@ -100,6 +102,7 @@ class Pasted(Dataset[tuple[Tensor, dict]]):
         return crop(self.backgrounds[rng.integers(len(self.backgrounds))], (width, height), rng)
 
 
+@cache
 def photograph(name: str) -> Image.Image:
     """One of those in scikit-image's wheel, in colours."""
     pixels = getattr(data, name)()

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import distributed
+
+from tests.lives import be_born, forked
 
 coco = pytest.importorskip("coco", exc_type=ImportError)
 pasted = pytest.importorskip("pasted", exc_type=ImportError)
 detection = pytest.importorskip("detection", exc_type=ImportError)
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "detection.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "detection.py"
 KINDS = ["bbox", "segm", "keypoints"]
 
 
@@ -90,6 +93,33 @@ def test_two_ranks_evaluate_each_image_once():
     ranks = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     printed = started(*ranks, str(EXAMPLE), "--tiny", "--held-out", "3")
     assert printed.count("epoch 0: images 3, bbox AP ") == 1
+
+
+def print_as_rank(rank: int, home: Path) -> None:
+    be_born()
+    distributed.init_process_group("gloo", f"file://{home / 'store'}", rank=rank, world_size=2)
+    metrics = detection.Smoothed()
+    lines = []
+    for losses in ([0.0, 10, 1], [5.0]):
+        for loss in losses:
+            metrics.add({"loss": torch.tensor(loss + 2 * rank), "loss_mask": torch.tensor(rank)})
+        lines.append(metrics.line())
+    (home / f"{rank}.txt").write_text("\n".join(lines))
+    distributed.destroy_process_group()
+
+
+def test_ranks_print_the_median_of_the_batches_since_the_last_line_of_the_mean_over_ranks(tmp_path):
+    processes = [forked.Process(target=print_as_rank, args=(rank, tmp_path)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(200)
+        process.kill()  # if it hangs
+        process.join()
+    for rank in range(2):
+        first, second = (tmp_path / f"{rank}.txt").read_text().splitlines()
+        assert first.startswith("loss 2.0000, loss_mask 0.5000, ")
+        assert second.startswith("loss 6.0000, ")
 
 
 @pytest.mark.gpu
