@@ -76,6 +76,15 @@ def test_objects_found_as_another_class_or_not_at_all_count_nothing():
     assert all(none[f"{kind} AP"] == 0 for kind in KINDS)
 
 
+def test_every_class_counts_as_much():
+    def without_the_last(target):
+        others = target["labels"] < len(pasted.CLASSES)
+        return {name: value[others] for name, value in found_exactly(target).items()}
+
+    results = evaluated(without_the_last)
+    assert all(results[f"{kind} AP"] == pytest.approx(0.75) for kind in KINDS)
+
+
 def started(*command: str) -> str:
     """What a command prints that a user starts."""
     ended = subprocess.run(
