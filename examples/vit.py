@@ -28,6 +28,8 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
+from torchmetrics import Metric
+from torchmetrics.classification import MulticlassAccuracy
 from torchvision.models import VisionTransformer
 
 import fastload as fl
@@ -36,11 +38,6 @@ from fastload import transforms as T  # noqa: N812  (as torchvision's users writ
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
 BASE = {"image_size": 224, "patch_size": 16, "num_layers": 12, "num_heads": 12, "hidden_dim": 768, "mlp_dim": 3072}
 TINY = {"image_size": 32, "patch_size": 8, "num_layers": 2, "num_heads": 2, "hidden_dim": 32, "mlp_dim": 64}
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-METRICS = {
-    "loss": nn.functional.cross_entropy,
-    "accuracy": lambda output, labels: (output.argmax(1) == labels).float().mean(),
-}
 
 
 def parse() -> argparse.Namespace:
@@ -107,19 +104,20 @@ def warm_up_then_cosine(updates: int) -> Callable[[int], float]:
     return share
 
 
-@torch.inference_mode()
-def evaluate(model: nn.Module, loader: Iterable, metrics: dict[str, Callable], precision: str) -> dict[str, float]:
-    """The metrics' means over all images."""
-    model.eval()
-    sums, images_seen = dict.fromkeys(metrics, 0.0), 0
-    for images, labels in loader:
-        with torch.autocast(images.device.type, DTYPES[precision], enabled=precision != "fp32"):
-            output = model(images)
-        for name, metric in metrics.items():
-            sums[name] += metric(output.float(), labels) * len(labels)
-        images_seen += len(labels)
-    model.train()
-    return {name: float(total) / images_seen for name, total in sums.items()}
+class MeanLoss(Metric):
+    """The loss of all samples, each counting as much, on the device until it is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("total", torch.tensor(0.0), dist_reduce_fx="sum")
+        self.add_state("samples", torch.tensor(0), dist_reduce_fx="sum")
+
+    def update(self, outputs: Tensor, labels: Tensor) -> None:
+        self.total += nn.functional.cross_entropy(outputs, labels, reduction="sum")
+        self.samples += len(labels)
+
+    def compute(self) -> Tensor:
+        return self.total / self.samples
 
 
 def make_step(args: argparse.Namespace, model: nn.Module, updates: int) -> fl.TrainStep:
@@ -142,11 +140,12 @@ def save(path: Path, states: dict[str, Any]) -> None:
     os.replace(path.with_suffix(".new"), path)
 
 
-def report(update: int, step: fl.TrainStep, held_out: Iterable, console: Console) -> None:
+def report(update: int, step: fl.TrainStep, held_out: Iterable, classes: int, console: Console) -> None:
     """Evaluate the weights, and their average."""
-    results = {"weights": evaluate(step.model, held_out, METRICS, step.precision)}
+    metrics = {"loss": MeanLoss(), "accuracy": MulticlassAccuracy(classes, average="micro", validate_args=False)}
+    results = {"weights": fl.evaluate(step.model, held_out, metrics, precision=step.precision)}
     with step.ema.applied():
-        results["average"] = evaluate(step.model, held_out, METRICS, step.precision)
+        results["average"] = fl.evaluate(step.model, held_out, metrics, precision=step.precision)
     for name, result in results.items():
         console.print(f"update {update}: {name}: loss {result['loss']:.4f}, accuracy {result['accuracy']:.4f}")
 
@@ -159,7 +158,8 @@ def main() -> None:
         fl.data.sample_data(args.data, 60 if args.tiny else 4096)
     shape = TINY if args.tiny else BASE
     loader, held_out = make_loaders(args, shape["image_size"], device)
-    model = VisionTransformer(**shape, num_classes=len(loader.dataset.classes)).to(device)
+    classes = len(loader.dataset.classes)
+    model = VisionTransformer(**shape, num_classes=classes).to(device)
     if args.compile:
         model.compile()
     updates = args.epochs * math.ceil(len(loader) / args.accumulate)
@@ -188,7 +188,7 @@ def main() -> None:
                     images_seen, since = 0, time.perf_counter()
                 if done % args.every == 0 or done == end:
                     save(args.checkpoint, states)
-                    report(done, step, held_out, console)
+                    report(done, step, held_out, classes, console)
                     images_seen, since = 0, time.perf_counter()
                 if done == end:
                     break
