@@ -15,23 +15,22 @@ from torch import Tensor, nn
 
 __all__ = ["Graphs"]
 
-_TREES = "torch._inductor.cudagraph_trees"  # of torch.compile; loaded when it first makes a graph
+_OF_COMPILE = "torch._inductor.cudagraph_trees"  # loaded when torch.compile first makes a graph
 
 
 class Graphs:
-    """The CUDA graphs that may be replayed by these modules, or by what was compiled for their device."""
+    """The CUDA graphs that may be replayed by these modules, or by whatever was compiled in this process."""
 
     def __init__(self, modules: Iterable[nn.Module], device: torch.device) -> None:
         # make_graphed_callables gives a module a forward of its own; whoever else does, pays for copies.
         self._graphed = any("forward" in vars(part) for module in modules for part in module.modules())
-        self._device = device
+        self._on_gpu = device.type == "cuda"
         self._copies: dict[Tensor, Tensor] = {}
 
     @property
     def replayed(self) -> bool:
         """Whether a tensor may lie in memory of a graph."""
-        trees = sys.modules.get(_TREES) if self._device.type == "cuda" else None
-        return self._graphed or (trees is not None and trees.get_manager(self._device.index, False) is not None)
+        return self._graphed or (self._on_gpu and _OF_COMPILE in sys.modules)
 
     def keep(self, parameters: Iterable[Tensor]) -> None:
         """Let the gradients last until ``forget``, whatever is added to them meanwhile."""
