@@ -1,11 +1,12 @@
 # make demo       watch a model train on photographs through fastload
-# make test       run the tests
+# make test       run the tests in PROCESSES=2 processes
 # make test-gpu   run the tests that need a GPU, with the current interpreter, installing nothing
 # make soak       use fastload in random ways for SECONDS=60 on the simulated device, and as long on the GPU if there is one
 # make lint       run the linter, the formatter's check and the type checker
 
 PYTHON ?= python3
 SECONDS ?= 60
+PROCESSES ?= 2
 
 .PHONY: demo test test-gpu soak lint clean
 
@@ -13,7 +14,7 @@ demo: .venv/demo
 	.venv/bin/fastload demo
 
 test: .venv/dev
-	.venv/bin/python -m pytest
+	.venv/bin/python -m pytest -n $(PROCESSES) --dist loadgroup
 
 test-gpu:
 	$(PYTHON) -m pytest -m gpu

@@ -5,6 +5,11 @@ import multiprocessing
 import os
 import threading
 
+# Test processes side by side share the cores; PyTorch reads this when it is imported, in their subprocesses too.
+if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
+    share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
+
 # Where there is no GPU, kernels run in Triton's interpreter; Triton reads this when it is imported.
 import torch
 
@@ -15,8 +20,14 @@ if not torch.cuda.is_available():
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# No test fails for being slow: neighbours slow it.
+settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared machine")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
 def pytest_collection_modifyitems(items):
     gpus = torch.cuda.device_count()
     for item in items:
@@ -24,6 +35,7 @@ def pytest_collection_modifyitems(items):
             needed = gpu.args[0] if gpu.args else 1
             reason = f"needs {needed} CUDA GPU{'s' * (needed > 1)}, and there is {gpus or 'none'}"
             item.add_marker(pytest.mark.skipif(gpus < needed, reason=reason))
+            item.add_marker(pytest.mark.xdist_group("gpu"))  # held up and measured: nobody else's while a test has it
         if gpus and item.get_closest_marker("interpreter"):
             item.add_marker(pytest.mark.skip(reason="kernels are compiled here, not interpreted"))
 

@@ -427,7 +427,7 @@ class Hangs(Numbered):
 
 
 def test_g05_a_hanging_worker_is_an_error_after_the_loaders_timeout():
-    loader = DataLoader(Hangs(), batch_size=4, num_workers=1, timeout=1)
+    loader = DataLoader(Hangs(), batch_size=4, num_workers=1, timeout=5)
     batches = iter(fl.PrefetchLoader(loader, device="cpu"))
     assert [next(batches)[1].tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     with pytest.raises(RuntimeError, match="DataLoader timed out"):
@@ -455,8 +455,9 @@ def test_g05_an_error_of_a_destructor_harms_no_batch():
 
 
 INTERRUPTED = """
-import sys, time, torch, fastload as fl
+import signal, sys, time, torch, fastload as fl
 from torch.utils.data import DataLoader, TensorDataset
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background passes on that it is ignored
 class Slow(TensorDataset):
     def __getitem__(self, index):
         time.sleep({seconds})
