@@ -16,7 +16,7 @@ import fastload as fl
 from fastload import arena, loader, prefetch, preparation, ring, static, streams, transfer
 from fastload.nested import map_movable
 from tests.adversary.device import DEVICE, Device, DeviceTensor, Point, Stream
-from tests.adversary.schedule import Abandoned, Host, Schedule, Threading
+from tests.adversary.schedule import Abandoned, Host, Schedule, Threading, one_core
 
 Wrap = Callable[..., Any]
 
@@ -519,7 +519,7 @@ def play(program: Program, choices: bytes, wrap: Wrap = fl.PrefetchLoader) -> Sc
     schedule = Schedule(choices, restless=program.restless, timeouts=program.timeouts, files=files)
     device = Device(schedule)
     schedule.surroundings = device.work
-    with simulated(device, program.small), schedule, device.work():
+    with one_core(), simulated(device, program.small), schedule, device.work():
         consumer = Consumer(program, device, wrap)
         device.on_allocation = consumer.check_memory
         try:

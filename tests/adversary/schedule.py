@@ -6,11 +6,12 @@ until it calls :meth:`Schedule.pause`, as every simulated call does; so a run is
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import count
 from queue import Empty
@@ -206,6 +207,23 @@ class Schedule:
 
 def _always() -> bool:
     return True
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """Keep this thread, and those that it starts, on one core where the system can.
+
+    They take turns, so no other core is of use, and it takes far longer to wake one than a turn does.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {sorted(cores)[os.getpid() % len(cores)]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 class Threading:

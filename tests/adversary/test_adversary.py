@@ -18,6 +18,8 @@ from tests.adversary.program import Finding, Habit, PassPlan, Program, add_in_pl
 from tests.adversary.soak import drawn
 from tests.batches import ClassicPrefetcher
 
+pytestmark = pytest.mark.xdist_group("adversary")  # a core each process; two might choose the same
+
 INTERLEAVINGS = 10_000
 
 
