@@ -129,7 +129,7 @@ def test_the_kernel_is_the_reference(
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 @settings(max_examples=10, deadline=None)
 @given(
-    crowd=each_of_crowd(st.tuples(cases(40, 32), st.sampled_from(CONTENTS), st.tuples(st.booleans(), st.booleans()))),
+    crowd=each_of_crowd(st.tuples(cases(28, 16), st.sampled_from(CONTENTS), st.tuples(st.booleans(), st.booleans()))),
     interpolation=st.sampled_from(INTERPOLATIONS),
     channels=st.sampled_from([1, 3]),
 )
