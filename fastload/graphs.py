@@ -22,8 +22,7 @@ class Graphs:
     """The CUDA graphs that may be replayed by these modules, or by whatever was compiled in this process."""
 
     def __init__(self, modules: Iterable[nn.Module], device: torch.device) -> None:
-        # make_graphed_callables gives a module a forward of its own; whoever else does, pays for copies.
-        self._graphed = any("forward" in vars(part) for module in modules for part in module.modules())
+        self._graphed = any(_is_graphed(part) for module in modules for part in module.modules())
         self._on_gpu = device.type == "cuda"
         self._copies: dict[Tensor, Tensor] = {}
 
@@ -42,3 +41,9 @@ class Graphs:
     def forget(self) -> None:
         """Let go of the gradients."""
         self._copies = {}
+
+
+def _is_graphed(module: nn.Module) -> bool:
+    # make_graphed_callables gives a module a forward of its own. So does torch.compile, by a wrapper around it, and
+    # whoever else does pays for copies.
+    return "forward" in vars(module) and "_orig_mod" not in dict(module.named_children())

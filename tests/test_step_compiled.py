@@ -118,6 +118,13 @@ def test_what_a_replay_writes_over_has_been_copied(accumulate):
     assert_same_weights(replayed, computed)
 
 
+def test_nothing_is_copied_where_no_graph_is_replayed():
+    for model in (TinyNet(), torch.compile(TinyNet(), backend="aot_eager"), nn.Sequential(torch.compile(TinyNet()))):
+        assert not fl.TrainStep(model, adamw(model), cross_entropy)._graphs.replayed
+    model = nn.Sequential(Replayed())
+    assert fl.TrainStep(model, adamw(model))._graphs.replayed
+
+
 @pytest.mark.usefixtures("late")
 def test_an_error_tells_of_the_loss_that_a_replay_has_written_over():
     model = Replayed()
