@@ -81,7 +81,11 @@ class Pass(Iterator[Any]):
         with self._turn:
             if not self.close.alive:
                 raise StopIteration
-            self._room.leave(self._side)
+            try:
+                self._room.leave(self._side)
+            except BaseException:
+                self.close()
+                raise
             came = self._arrivals.get()
             if isinstance(came, _End):
                 self._progress.ended = came is _End.EXHAUSTED
@@ -248,6 +252,8 @@ class Room:
                     place.slot.poison()
             place.point = side.consumed(place.consumer)
             self._free.put(place)
+            if place.slot is not None:
+                place.slot.refuse()
 
     def close(self) -> None:
         self.closed = True

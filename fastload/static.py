@@ -22,7 +22,7 @@ class Static:
     """How batches come at fixed addresses: ``PrefetchLoader(loader, static=Static("pad", poison=True))``.
 
     >>> Static("pad")
-    Static(short='pad', poison=False)
+    Static(short='pad', poison=False, refuse=False)
 
     Args:
         short: what becomes of a batch with fewer samples than the first. ``"dynamic"``: it comes as it is, in memory of
@@ -30,6 +30,8 @@ class Static:
             ``(batch, mask)``, with ``mask``, bool (N,), True for samples.
         poison: for debugging: when a batch is let go, all bytes of its memory become 0xFF, NaN where it is
             floating-point, so that whoever still reads it finds out. It is written on the consumer's stream.
+        refuse: for debugging: whoever asks for the next but one batch while anything of this one is held, a view or
+            what autograd has saved of it included, gets a RuntimeError that names it.
 
     Raises:
         ValueError: ``short`` is none of the three.
@@ -37,6 +39,7 @@ class Static:
 
     short: str = "dynamic"
     poison: bool = False
+    refuse: bool = False
 
     def __post_init__(self) -> None:
         if self.short not in SHORT:
@@ -57,6 +60,7 @@ class Slot:
         self._static = static
         self._form = form
         self._memory: list[torch.Tensor] = []
+        self._owners: list[int] = []  # of each, while nobody holds a batch that is here
 
     def fill(self, sent: Sent) -> Sent | None:
         """A batch on the device, copied here on the current stream; None if it is to be dropped.
@@ -74,6 +78,7 @@ class Slot:
         leaves = movables(batch)
         if not self._memory:
             self._memory = self._form.allocated(_device_of(batch), masked=is_padded)
+            self._owners = list(map(_owners, self._memory))
         for memory, leaf in zip(self._memory, leaves, strict=True):
             _copy(memory, leaf)
         here = (retyped(memory.detach(), like=leaf) for memory, leaf in zip(self._memory, leaves, strict=True))
@@ -83,6 +88,15 @@ class Slot:
         """Make all values here wrong, on the current stream, if that is asked for."""
         for memory in self._memory if self._static.poison else ():
             torch.as_strided(memory, (memory.numel(),), (1,)).view(torch.uint8).fill_(POISON)
+
+    def refuse(self) -> None:
+        """Raise RuntimeError if the batch that was here is still held, and that is to be refused."""
+        held = [_owners(memory) > owners for memory, owners in zip(self._memory, self._owners, strict=True)]
+        if self._static.refuse and any(held):
+            raise RuntimeError(
+                f"{self._form.name(held.index(True))} of the batch before the last is held still, and another batch is "
+                "to lie there: clone() what you keep, or leave out static"
+            )
 
 
 class Form:
@@ -107,6 +121,10 @@ class Form:
         """Memory for a whole batch, and for its mask."""
         mask = [torch.empty(self.samples, dtype=torch.bool, device=device)] if masked else []
         return [torch.empty_like(like, device=device) for like in self._likes.values()] + mask
+
+    def name(self, number: int) -> str:
+        """What stands where, in a batch, or its mask."""
+        return [*map(name_of, self._likes), "the mask"][number]
 
     def _check(self, path: Path, tensor: torch.Tensor | None, samples: int) -> None:
         like = self._likes.get(path)
@@ -133,6 +151,11 @@ def _plain(leaf: Any, path: Path) -> torch.Tensor:
             f"{f' of layout {leaf.layout}' if isinstance(leaf, torch.Tensor) else ''}: leave out static, or change it"
         )
     return leaf.as_subclass(torch.Tensor)
+
+
+def _owners(tensor: torch.Tensor) -> int:
+    """How many tensors there are over a tensor's memory, whether Python or autograd holds them."""
+    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))  # noqa: SLF001
 
 
 def _device_of(batch: Any) -> torch.device:

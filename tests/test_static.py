@@ -1,6 +1,7 @@
 """``static=True``: batches at fixed addresses, a short one by policy, and memory poisoned when it is let go."""
 
 import time
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -95,6 +96,31 @@ def test_a_batch_that_was_let_go_is_poisoned_if_that_is_asked_for(device):
     assert kept_labels.tolist() == [-1] * 4
     assert labels.tolist() == [8, 9, 10, 11]
     assert images[:, 0, 0, 0].tolist() == [8, 9, 10, 11]
+
+
+KEPT = {
+    "nothing": lambda _: None,
+    "itself": lambda batch: batch[1],
+    "a view": lambda batch: batch[0][1, 0],
+    "its graph": lambda batch: batch[0] * torch.ones((), requires_grad=True, device=batch[0].device),
+    "a clone": lambda batch: batch[0].clone(),
+    "a result": lambda batch: batch[0].sum(),
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kept", KEPT)
+def test_a_batch_that_is_held_too_long_is_refused_if_that_is_asked_for(kept, device):
+    loader = fl.PrefetchLoader(
+        numbered_loader(), transform=T.Normalize([0.0] * 3, [1.0] * 3), device=device, static=fl.Static(refuse=True)
+    )
+    names = {"itself": r"batch\[1\]", "a view": r"batch\[0\]", "its graph": r"batch\[0\]"}
+    for _ in range(2):
+        held = []
+        with pytest.raises(RuntimeError, match=f"^{names[kept]} of the .* clone") if kept in names else nullcontext():
+            for number, batch in enumerate(loader):
+                assert number < 2 or kept not in names
+                held.append(KEPT[kept](batch))
 
 
 @pytest.mark.parametrize("device", DEVICES)
