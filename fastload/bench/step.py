@@ -200,9 +200,12 @@ def _fabric(training: Training) -> Step:
     precision: Any = f"{training.precision.replace('fp16', '16')}-mixed"
     fabric = Fabric(accelerator=training.device.type, devices=1, precision=precision)
     model, optimizer = fabric.setup(training.model, training.optimizer)
+    # Its model rounds all floats that it is given, boxes too, which torchvision's detectors refuse.
+    forward = model.module if training.loss_fn is None else model
 
     def step(inputs: Any, targets: Any) -> Tensor:
-        loss = training.loss(model, inputs, targets)
+        with fabric.autocast():
+            loss = training.loss(forward, inputs, targets)
         fabric.backward(loss)
         fabric.clip_gradients(model, optimizer, max_norm=MAX_NORM, error_if_nonfinite=False)
         optimizer.step()
