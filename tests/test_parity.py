@@ -36,11 +36,12 @@ def assert_parity(make_optimizer, precision, device, **settings):
     with_scheduler = settings.pop("scheduler", False)
     on_nonfinite = settings.pop("on_nonfinite", "raise")
     overflows = settings.pop("overflows", OVERFLOWS)
+    init_scale = settings.pop("init_scale", 2.0**20)
     optimizers = make_optimizer(model), make_optimizer(reference)
     schedulers = [halving(optimizer) if with_scheduler else None for optimizer in optimizers]
     scaled = precision == "fp16"
     batches = overflowing(make_batches(STEPS, device), at=overflows if scaled else ())
-    scalers = [torch.amp.GradScaler(device, init_scale=2.0**20, growth_interval=9) if scaled else None for _ in "ab"]
+    scalers = [torch.amp.GradScaler(device, init_scale=init_scale, growth_interval=9) if scaled else None for _ in "ab"]
     common = {"scheduler": schedulers[0], "on_nonfinite": on_nonfinite, **settings}
     if scaled:
         step = scaled_step(model, optimizers[0], scalers[0], weighted_cross_entropy, **common)
@@ -130,10 +131,15 @@ def test_fifty_steps_are_those_of_the_handwritten_loop(precision, accumulate, cl
     ],
 )
 def test_every_optimizer_skips_as_in_the_handwritten_loop(make_optimizer, device):
+    try:
+        optimizer = make_optimizer(TinyNet().to(device))
+    except RuntimeError as error:  # fused ones of some releases are for some devices only
+        pytest.skip(str(error))
     settings = {"accumulate": 2, "max_norm": 1.0, "scheduler": True}
     assert_parity(make_optimizer, "bf16", device, on_nonfinite="skip", **settings)
-    overflows = OVERFLOWS - {0, 1} if is_fused_with_momentum(make_optimizer(TinyNet())) else OVERFLOWS
-    assert_parity(make_optimizer, "fp16", device, overflows=overflows, **settings)
+    if is_fused_with_momentum(optimizer):  # nor may fp16, which only GPUs compute in, overflow of itself at first
+        settings |= {"overflows": OVERFLOWS - {0, 1}, "init_scale": 2.0**20 if device == "cpu" else 2.0**10}
+    assert_parity(make_optimizer, "fp16", device, **settings)
 
 
 def is_fused_with_momentum(optimizer):

@@ -201,7 +201,7 @@ def test_losses_of_graphs_outlast_the_next_replays(how, accumulate, counted):
         expecting = torch.compile(reference)
     else:
         trained, expecting = Tuples(model), reference
-        trained.losses = torch.cuda.make_graphed_callables(trained.losses, batches[0])
+        trained.losses = torch.cuda.make_graphed_callables(trained.losses, tuple(map(torch.clone, batches[0])))
         trained.load_state_dict(Tuples(reference).state_dict())  # what the graph's warm-up did to batch norm
     step = fl.TrainStep(trained, adamw(model, fused=True), precision="fp32", accumulate=accumulate)
     plain = fl.TrainStep(expecting, adamw(reference, fused=True), precision="fp32", accumulate=accumulate)

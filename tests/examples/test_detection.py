@@ -89,7 +89,7 @@ def started(*command: str) -> str:
     """What a command prints that a user starts."""
     ended = subprocess.run(
         [sys.executable, *command],
-        env=os.environ | {"PYTHONPATH": str(EXAMPLE.parent.parent)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(EXAMPLE.parents[1]), *sys.path])},
         capture_output=True,
         text=True,
         check=False,
