@@ -96,7 +96,7 @@ class Arena:
         for number, like, start in self._members:
             elements, itemsize = typed[like.dtype]
             tensor = _tensor_over(elements, tuple(like.shape), like.stride(), start // itemsize)
-            made.append((number, tensor if type(like) is Tensor else retyped(tensor, like)))
+            made.append((number, retyped(tensor, like)))
         return made
 
     @property

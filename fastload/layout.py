@@ -145,6 +145,8 @@ def _walk(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 def retyped(tensor: torch.Tensor, like: torch.Tensor, **known: Any) -> torch.Tensor:
     """``tensor`` with the type of ``like`` and what that knows beside its values; any shape, unlike torchvision's."""
+    if type(like) is torch.Tensor:
+        return tensor
     typed: torch.Tensor = tensor.as_subclass(type(like))
     vars(typed).update(vars(like) | known)
     return typed
