@@ -7,8 +7,8 @@ has the activation 49 times, and its batch size is bounded by what activations k
     python examples/memory_efficient_swish.py           # batches of 128 and 512, 224 x 224
     python examples/memory_efficient_swish.py --tiny    # a minute on a CPU
 
-Measured on one NVIDIA H200, 16 cores, in bf16: the function that keeps x alone and F.silu lower the peak by 21 to 22%, at
-batch 128 (7.0 GiB) and 512 (27.5 GiB). The function costs 4% more time; F.silu takes 9% and 16% less. In fp32
+Measured on one NVIDIA H200, 16 cores, in bf16: the function that keeps x alone and F.silu lower the peak by 21 to 22%,
+at batch 128 (7.0 GiB) and 512 (27.5 GiB). The function costs 4% more time; F.silu takes 9% and 16% less. In fp32
 (--precision fp32) 21 to 22% of 13.7 and 54.3 GiB; 6% more time, and 22% less.
 """
 

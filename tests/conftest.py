@@ -40,6 +40,10 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason="kernels are compiled here, not interpreted"))
 
 
+def pytest_unconfigure():
+    gc.unfreeze()  # what was frozen is to be taken apart in its order; modules in C complain otherwise
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind():
     """G6: no thread or process of a test outlives it."""
