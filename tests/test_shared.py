@@ -26,8 +26,8 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory 
 
 
 @pytest.fixture(autouse=True)
-def no_memory_of_earlier_tests(monkeypatch):
-    monkeypatch.setattr(fastload.shared, "_segments", [])
+def no_memory_of_earlier_tests():
+    fastload.shared._segments.clear()
     gc.collect()
 
 
