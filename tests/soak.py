@@ -404,7 +404,7 @@ class Soak:
         allocated, report_at = self.device.memory(), REPORT_EVERY
         self.host_bytes.append(host_bytes())
         seed = self.seed
-        while (elapsed := time.monotonic() - self._start) < self._seconds * 0.97:
+        while (elapsed := time.monotonic() - self._start) < self._seconds:
             self.play(Episode.drawn(seed, is_tiny=is_tiny))
             if (left := self._left_over(allocated)) > 0:
                 self._note(f"seed {seed}: {left} bytes are left on the device")
