@@ -113,6 +113,7 @@ class Arena:
 
     @property
     def numbered(self) -> list[Numbered]:
+        """Its tensors, where they lie now, with their numbers."""
         return [(number, tensor) for number, tensor, _ in self._members]
 
 

@@ -91,8 +91,10 @@ class Slot:
 
     def refuse(self) -> None:
         """Raise RuntimeError if the batch that was here is still held, and that is to be refused."""
+        if not self._static.refuse:
+            return
         held = [_owners(memory) > owners for memory, owners in zip(self._memory, self._owners, strict=True)]
-        if self._static.refuse and any(held):
+        if any(held):
             raise RuntimeError(
                 f"{self._form.name(held.index(True))} of the batch before the last is held still, and another batch is "
                 "to lie there: clone() what you keep, or leave out static"
