@@ -63,6 +63,14 @@ def nothing_left_behind():
 
 
 @pytest.fixture
+def repeatable():
+    """The same weights, batches and convolutions' algorithms each time."""
+    torch.manual_seed(0)
+    with torch.backends.cudnn.flags(deterministic=True, benchmark=False):
+        yield
+
+
+@pytest.fixture
 def late(monkeypatch):
     """A training step's host learns of an update when it has to, as on a GPU, on the CPU too."""
     from fastload import outcome  # noqa: PLC0415

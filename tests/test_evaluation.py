@@ -19,9 +19,7 @@ from tests.lives import be_born, forked
 on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 
 
-@pytest.fixture(autouse=True)
-def repeatable():
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("repeatable")
 
 
 def accuracy(**options):

@@ -20,11 +20,7 @@ WASTE = 2**20  # floats
 SCALARS = 64  # bytes of losses, counts and flags
 
 
-@pytest.fixture(autouse=True)
-def repeatable():
-    torch.manual_seed(0)
-    with torch.backends.cudnn.flags(deterministic=True, benchmark=False):
-        yield
+pytestmark = pytest.mark.usefixtures("repeatable")
 
 
 class Mlp(nn.Sequential):

@@ -23,11 +23,7 @@ on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", mark
 STEPS, OVERFLOWS = 50, {0, 1, 13, 30, 31, 47}
 
 
-@pytest.fixture(autouse=True)
-def repeatable():
-    torch.manual_seed(0)
-    with torch.backends.cudnn.flags(deterministic=True, benchmark=False):
-        yield
+pytestmark = pytest.mark.usefixtures("repeatable")
 
 
 def assert_parity(make_optimizer, precision, device, **settings):

@@ -16,11 +16,7 @@ from tests.handwritten import SmallNet, adamw, assert_same_weights, halving, han
 on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 
 
-@pytest.fixture(autouse=True)
-def repeatable():
-    torch.manual_seed(0)
-    with torch.backends.cudnn.flags(deterministic=True, benchmark=False):
-        yield
+pytestmark = pytest.mark.usefixtures("repeatable")
 
 
 class SumOfLosses(nn.Module):
