@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from fastload.order import Order
-from fastload.prefetch import Pass, Room
+from fastload.prefetch import Pass
 from fastload.preparation import Preparation
 from fastload.progress import Progress
 from fastload.resumption import Resumption, state_after
+from fastload.room import Room
 from fastload.static import Static
 from fastload.streams import side_stream
 from fastload.transforms import Compose, Key, Normalize

@@ -9,27 +9,22 @@ import time
 import traceback
 import warnings
 import weakref
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from queue import Empty, SimpleQueue
 from typing import Any
 
 import torch
 
+from fastload.fetching import Fetched, Fetcher
 from fastload.preparation import Arrival, Preparation
 from fastload.progress import Position, Progress
-from fastload.static import Form, Slot, Static
-from fastload.streams import NoStream, Passed, Point, SideStream
+from fastload.room import Place, Room
 from fastload.transfer import move_own
 from fastload.workers import explained
 
-__all__ = ["Pass", "Room"]
-
-# What the consumer may hold beside the batches that wait for it: the one it works on, and the one before, which a `for`
-# loop lets go of only after the next has arrived.
-IN_HAND = 2
+__all__ = ["Pass"]
 
 # How long to wait, in seconds, for a thread that is inside the wrapped loader, which nobody can interrupt. At its end
 # the interpreter waits longer: it would abort if the thread were inside PyTorch then.
@@ -51,7 +46,7 @@ class _Failure:
     error: BaseException
 
 
-Arrivals = SimpleQueue[tuple[Arrival, Position] | _Failure | _End]
+Arrivals = SimpleQueue[tuple[Arrival, Position, Place] | _Failure | _End]
 
 
 class Pass(Iterator[Any]):
@@ -102,15 +97,15 @@ class Pass(Iterator[Any]):
             finally:
                 del came  # an error's traceback keeps this frame, which would keep the batch
 
-    def _received(self, came: tuple[Arrival, Position] | _Failure) -> Any:
+    def _received(self, came: tuple[Arrival, Position, Place] | _Failure) -> Any:
         if isinstance(came, _Failure):
             try:
                 raise came.error
             finally:
                 del came  # or the error would keep itself
-        arrival, position = came
+        arrival, position, place = came
         consumer = self._side.consumer()
-        self._room.receive(consumer)
+        self._room.receive(place, consumer)
         if arrival.remark:
             warnings.warn(arrival.remark, UserWarning, stacklevel=3)
         sent = arrival.sent
@@ -130,32 +125,35 @@ def _feed(
 ) -> None:
     """The background thread: wait for room, pull, prepare; until the end, an error, or the pass is closed."""
     end: _Failure | _End = _End.CLOSED
+    fetcher = Fetcher(batches, progress, room)
     try:
         prepare.side.adopt_thread()
-        while place := room.enter():
-            arrival = None
-            while arrival is None and not room.closed:  # of some batches nothing is left
-                batch = next(batches, _End.EXHAUSTED)
-                if batch is _End.EXHAUSTED:
-                    end = _End.EXHAUSTED
-                    return
-                progress.fetched()
-                with torch.no_grad():
-                    arrival = prepare(batch, place.slot)
-                if arrival is not None:
-                    arrivals.put((arrival, progress.position(prepare.samples)))
-                    arrival.ready.wait()  # asked for the next batch, the loader may write to its tensors again
-                del batch  # pinned memory, not to be held while the loader takes its time
-            del arrival
+        for came in fetcher:
+            try:
+                _prepare(came, prepare, room, arrivals)
+            finally:
+                del came  # pinned memory, not to be held while the loader takes its time, nor by an error
+        if not room.closed:
+            end = _End.EXHAUSTED
     except BaseException as error:  # noqa: BLE001  (whatever it is, it is the consumer's to see)
         end = _Failure(explained(batches, error))
-        batch = None  # the error's traceback keeps this frame
         _forget(batches, end.error)
     finally:
         prepare.close()
         arrivals.put(end)
+        fetcher.close()
         del batches, end
         ended.set()
+
+
+def _prepare(came: Fetched, prepare: Preparation, room: Room, arrivals: Arrivals) -> None:
+    with torch.no_grad():
+        arrival = prepare(came.batch, came.place.slot)
+    if arrival is None:  # of some batches nothing is left
+        room.give_back(came.place)
+        return
+    arrivals.put((arrival, replace(came.position, samples=prepare.samples), came.place))
+    arrival.ready.wait()  # asked for the next batch, the loader may write to its tensors again
 
 
 def _forget(batches: Iterator[Any], error: BaseException) -> None:
@@ -181,7 +179,9 @@ def _close(thread: threading.Thread, ended: threading.Event, arrivals: Arrivals,
     room.close()
     if thread is not threading.current_thread():  # where the garbage collector may have found the pass
         _wait_for(thread, ended, time.monotonic() + GRACE)
-    _drain(arrivals)
+    with contextlib.suppress(Empty):
+        while True:
+            arrivals.get_nowait()
     arrivals.put(_End.CLOSED)  # for a consumer that waits in another thread
     if not thread.is_alive():
         room.reopen()
@@ -205,73 +205,3 @@ def _wait_for_threads() -> None:
     give_up = time.monotonic() + GRACE_AT_EXIT
     for thread, (_, ended) in list(_running.items()):
         _wait_for(thread, ended, give_up)
-
-
-@dataclass(eq=False)
-class Place:
-    """Where a batch may be, free when the device has come to ``point``; with memory of its own if that is fixed."""
-
-    point: Point
-    slot: Slot | None
-    consumer: Any = None  # the stream that got the batch
-
-
-class Room:
-    """Places for batches on the device: ``depth`` that wait for the consumer, and those in its hand."""
-
-    def __init__(self, depth: int, static: Static | None = None) -> None:
-        form = Form()
-        self._places = [Place(Passed(), Slot(static, form) if static else None) for _ in range(depth + IN_HAND)]
-        self._free: SimpleQueue[Place | None] = SimpleQueue()
-        self._entered: deque[Place] = deque()  # prepared or being prepared, in order
-        self._in_hand: deque[Place] = deque()
-        self.closed = False
-        self.reopen()
-
-    def enter(self) -> Place | None:
-        """Wait for a place, and for the device to be done with what was there; None if the pass was closed."""
-        place = self._free.get()
-        if place is None or self.closed:
-            return None
-        place.point.wait()
-        self._entered.append(place)
-        return place
-
-    def receive(self, consumer: Any) -> None:
-        """The next batch is handed to a consumer's stream."""
-        place = self._entered.popleft()
-        place.consumer = consumer
-        self._in_hand.append(place)
-
-    def leave(self, side: SideStream | NoStream) -> None:
-        """The consumer comes for its next batch, so it has let go of the one before the last."""
-        if len(self._in_hand) == IN_HAND:
-            place = self._in_hand.popleft()
-            if place.slot is not None:
-                with side.on(place.consumer):
-                    place.slot.poison()
-            place.point = side.consumed(place.consumer)
-            self._free.put(place)
-            if place.slot is not None:
-                place.slot.refuse()
-
-    def close(self) -> None:
-        self.closed = True
-        self._free.put(None)  # wakes a thread that waits for a place
-
-    def reopen(self) -> None:
-        """Make the places of batches that never came to the consumer free again."""
-        _drain(self._free)
-        self._entered.clear()
-        for place in self._places:
-            if place not in self._in_hand:
-                self._free.put(place)
-        self.closed = False
-
-
-def _drain(queue: SimpleQueue[Any]) -> list[Any]:
-    items = []
-    with contextlib.suppress(Empty):
-        while True:
-            items.append(queue.get_nowait())
-    return items

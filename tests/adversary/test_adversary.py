@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 import fastload as fl
-from fastload import prefetch, preparation, ring, static, streams, transfer
+from fastload import preparation, ring, room, static, streams, transfer
 from tests.adversary.program import Finding, Habit, PassPlan, Program, add_in_place, play
 from tests.adversary.soak import drawn
 from tests.batches import ClassicPrefetcher
@@ -125,18 +125,18 @@ class Faults:
 
     @staticmethod
     def one_place_too_many(monkeypatch):
-        build = prefetch.Room.__init__
-        monkeypatch.setattr(prefetch.Room, "__init__", lambda room, depth, static=None: build(room, depth + 1, static))
+        build = room.Room.__init__
+        monkeypatch.setattr(room.Room, "__init__", lambda room, depth, static=None: build(room, depth + 1, static))
 
     @staticmethod
     def places_are_forgotten_between_passes(monkeypatch):
-        reopen = prefetch.Room.reopen
+        reopen = room.Room.reopen
 
         def forgetful(room):
             room._in_hand.clear()
             reopen(room)
 
-        monkeypatch.setattr(prefetch.Room, "reopen", forgetful)
+        monkeypatch.setattr(room.Room, "reopen", forgetful)
 
     @staticmethod
     def pinned_block_is_lent_again_at_once(monkeypatch):
@@ -181,18 +181,18 @@ class Faults:
 
     @staticmethod
     def batches_share_a_slot(monkeypatch):
-        build = prefetch.Room.__init__
+        build = room.Room.__init__
 
         def shared(room, depth, static=None):
             build(room, depth, static)
             for place in room._places[1:]:
                 place.slot = room._places[0].slot
 
-        monkeypatch.setattr(prefetch.Room, "__init__", shared)
+        monkeypatch.setattr(room.Room, "__init__", shared)
 
     @staticmethod
     def close_wakes_nobody(monkeypatch):
-        monkeypatch.setattr(prefetch.Room, "close", lambda room: setattr(room, "closed", True))
+        monkeypatch.setattr(room.Room, "close", lambda room: setattr(room, "closed", True))
 
     @staticmethod
     def consumer_waits_for_the_device(monkeypatch):
