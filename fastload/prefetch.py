@@ -19,7 +19,7 @@ import torch
 
 from fastload.fetching import Fetched, Fetcher
 from fastload.preparation import Arrival, Preparation
-from fastload.progress import Position
+from fastload.progress import Position, Progress
 from fastload.room import Place, Room
 from fastload.transfer import move_own
 from fastload.workers import explained
@@ -52,13 +52,15 @@ Arrivals = SimpleQueue[tuple[Arrival, Position, Place] | _Failure | _End]
 class Pass(Iterator[Any]):
     """One pass over the loader: the consumer's end of what a background thread prepares."""
 
-    def __init__(self, fetcher: Fetcher, prepare: Preparation, spare: list[Room]) -> None:
+    def __init__(
+        self, batches: Iterator[Any], prepare: Preparation, progress: Progress, room: Room, spare: list[Room]
+    ) -> None:
         self._side = prepare.side
-        self._progress = fetcher.progress
-        self._room = room = fetcher.room
+        self._progress = progress
+        self._room = room
         self._arrivals: Arrivals = SimpleQueue()
         self.ended = threading.Event()
-        work = fetcher, prepare, self._arrivals, self.ended
+        work = batches, prepare, progress, room, self._arrivals, self.ended
         self.thread = threading.Thread(target=_feed, args=work, name="fastload-prefetch", daemon=True)
         self._turn = threading.Lock()
         try:
@@ -113,32 +115,40 @@ class Pass(Iterator[Any]):
         return batch
 
 
-def _feed(fetcher: Fetcher, prepare: Preparation, arrivals: Arrivals, ended: threading.Event) -> None:
-    """The background thread: prepare what is fetched; until the end, an error, or the pass is closed."""
+def _feed(
+    batches: Iterator[Any],
+    prepare: Preparation,
+    progress: Progress,
+    room: Room,
+    arrivals: Arrivals,
+    ended: threading.Event,
+) -> None:
+    """The background thread: wait for room, pull, prepare; until the end, an error, or the pass is closed."""
     end: _Failure | _End = _End.CLOSED
+    fetcher = Fetcher(batches, progress, room)
     try:
         prepare.side.adopt_thread()
         for came in fetcher:
             try:
-                _prepare(came, prepare, fetcher.room, arrivals)
+                _prepare(came, prepare, room, arrivals)
             finally:
                 del came  # pinned memory, not to be held while the loader takes its time, nor by an error
-        if not fetcher.room.closed:
+        if not room.closed:
             end = _End.EXHAUSTED
     except BaseException as error:  # noqa: BLE001  (whatever it is, it is the consumer's to see)
-        end = _Failure(explained(fetcher.batches, error))
-        _forget(fetcher.batches, end.error)
+        end = _Failure(explained(batches, error))
+        _forget(batches, end.error)
     finally:
         prepare.close()
         arrivals.put(end)
-        del end
         fetcher.close()
+        del batches, end
         ended.set()
 
 
 def _prepare(came: Fetched, prepare: Preparation, room: Room, arrivals: Arrivals) -> None:
     with torch.no_grad():
-        arrival = prepare(came.batch, came.place.slot, came.decoded)
+        arrival = prepare(came.batch, came.place.slot)
     if arrival is None:  # of some batches nothing is left
         room.give_back(came.place)
         return
