@@ -1,7 +1,8 @@
 """What a training step costs in fastload, Accelerate and Fabric beside the same step written by hand with care.
 
 The batch is on the device already, so that the step alone is measured: forward, backward, clipping, fused AdamW and
-scheduler, in bf16, or in fp16 with a scaler. Every subject trains a model of its own from the same weights.
+scheduler, in bf16, or in fp16 with a scaler. Every subject trains a model of its own, and begins each window with the
+same weights and random numbers: what Mask R-CNN has to do depends on both.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import copy
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import reduce
 from typing import Any
@@ -67,6 +69,9 @@ class Case:
     model: Callable[[bool], nn.Module]
     batch: Callable[[Size, torch.Generator], Batch]
     loss_fn: Callable[[Tensor, Tensor], Tensor] | None = nn.functional.cross_entropy
+    # Whether each step's convolutions have the same shapes. Mask R-CNN's have the numbers of its proposals, for each of
+    # which cuDNN would search anew.
+    fixed_shapes: bool = True
 
 
 def _vit(tiny: bool) -> nn.Module:
@@ -109,7 +114,7 @@ def _detected(size: Size, generator: torch.Generator) -> Batch:
 CASES = {
     "vit_b16_b128": Case((128, 224, 20), _vit, _classified),
     "resnet18_b64": Case((64, 224, 50), _resnet18, _classified),
-    "maskrcnn_b4": Case((4, 640, 10), _maskrcnn, _detected, loss_fn=None),
+    "maskrcnn_b4": Case((4, 640, 20), _maskrcnn, _detected, loss_fn=None, fixed_shapes=False),
 }
 
 
@@ -129,6 +134,11 @@ class Training:
         model = copy.deepcopy(model).to(device).train()
         optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
         return cls(model, optimizer, LambdaLR(optimizer, _warm_up), case.loss_fn, precision, device)
+
+    def begin(self, weights: dict[str, Tensor]) -> None:
+        """Go back to ``weights``, and to the random numbers that go with them."""
+        self.model.load_state_dict(weights)
+        torch.manual_seed(SEED)
 
     def loss(self, model: Callable[..., Any], inputs: Any, targets: Any) -> Tensor:
         if self.loss_fn is not None:
@@ -223,7 +233,7 @@ SUBJECTS = {"handwritten": _handwritten, "fastload": _fastload, "accelerate": _a
 
 
 def measure(plan: Plan) -> list[Row]:
-    with cudnn_search():
+    with cudnn_search() if CASES[plan.case].fixed_shapes else nullcontext():
         return [each for precision in _precisions(plan.device) for each in _measure(plan, precision)]
 
 
@@ -237,14 +247,17 @@ def _measure(plan: Plan, precision: str) -> list[Row]:
     model = case.model(plan.device.type == "cpu")
     batch = _moved(case.batch(size, torch.Generator().manual_seed(SEED)), plan.device)
     subjects = [name for name in plan.subjects if (name, precision) not in REFUSED]
-    steps = {name: SUBJECTS[name](Training.of(model, case, precision, plan.device)) for name in subjects}
+    trainings = {name: Training.of(model, case, precision, plan.device) for name in subjects}
+    steps = {name: SUBJECTS[name](training) for name, training in trainings.items()}
+    weights = _moved(model.state_dict(), plan.device)
     losses: dict[str, list[float]] = {}
     for name in plan.track(subjects, f"checking {precision} of"):
-        torch.manual_seed(SEED)  # Mask R-CNN draws which of its proposals it learns from
+        trainings[name].begin(weights)
         losses[name] = torch.stack([steps[name](*batch) for _ in range(CHECKED_STEPS)]).tolist()
         _check(name, losses[name], losses[SUITE.baseline])
     times: dict[str, list[float]] = defaultdict(list)
     for name in plan.alternate(subjects):
+        trainings[name].begin(weights)
         times[name].append(_window(steps[name], batch, size, plan.device))
     rows = []
     for name, values in times.items():
@@ -284,6 +297,8 @@ def settings(device: torch.device) -> dict[str, object]:
         "variants": ", ".join(_precisions(device)),
         "optimizer": f"AdamW, fused; gradients clipped to a norm of {MAX_NORM}; a scheduler stepped each update",
         "compiled": False,
+        "cudnn_search": [name for name, case in CASES.items() if case.fixed_shapes],
+        "windows": "each from the same weights and random numbers",
         "missing": "fabric in fp16: it clips no gradients that a fused optimizer unscales",
     }
 
