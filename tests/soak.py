@@ -11,6 +11,7 @@ it; patterns are compared on the device, on the stream that uses the batch, when
 from __future__ import annotations
 
 import argparse
+import ctypes
 import faulthandler
 import gc
 import json
@@ -36,6 +37,7 @@ from tests.adversary.program import BrokenError, Own, Whole, tensors_of
 
 REPORT_EVERY = 30.0
 HANGING = 120.0  # seconds an episode may take before all stacks are printed and the process ends
+SAMPLES = 4  # of the host's memory in half of the time, at least, to tell whether it grows
 SEGMENT = 20 * 2**20  # bytes that the allocator asks the device for at once
 CYCLES = 1_500_000  # of the GPU's clock: about a millisecond
 DTYPES = (torch.int64, torch.float32, torch.uint8, torch.int32)  # of what is not an image
@@ -402,7 +404,6 @@ class Soak:
         for _ in range(3):
             self._probe()
         allocated, report_at = self.device.memory(), REPORT_EVERY
-        self.host_bytes.append(host_bytes())
         seed = self.seed
         while (elapsed := time.monotonic() - self._start) < self._seconds:
             self.play(Episode.drawn(seed, is_tiny=is_tiny))
@@ -415,9 +416,12 @@ class Soak:
                 self._probe()
                 print(self.summary(), flush=True)
         self._probe()
-        self.host_bytes.append(host_bytes())
         if max(self.probes[-2:]) > 1.1 * max(self.probes[:3]) + SEGMENT:
             self._note(f"the same episode's peak of memory has grown: {self.probes}")
+        allocated_on_host = [each["allocated"] for each in self.host_bytes]
+        half = len(allocated_on_host) // 2  # by then what is loaded once, code above all, is loaded
+        if half >= SAMPLES and max(allocated_on_host[-2:]) > 1.1 * max(allocated_on_host[:half]):
+            self._note(f"the host's memory has grown: {allocated_on_host}")
 
     def play(self, episode: Episode, deadline: float | None = None) -> None:
         faulthandler.dump_traceback_later(HANGING, exit=True)
@@ -447,7 +451,7 @@ class Soak:
             "counts": {name: self.counts[name] for name in COUNTED},
             "problems": self.problems,
             "probe_peak_reserved_bytes": self.probes,
-            "host_bytes_after_warm_up_and_at_the_end": self.host_bytes,
+            "host_bytes_at_each_probe": self.host_bytes,
         }
 
     def summary(self) -> str:
@@ -476,6 +480,7 @@ class Soak:
         before = torch.cuda.memory_reserved() if self.device.is_cuda else 0
         self.play(probe("add"), deadline=time.monotonic() + HANGING)
         self.probes.append(torch.cuda.max_memory_reserved() - before if self.device.is_cuda else 0)
+        self.host_bytes.append(host_bytes())
 
 
 COUNTED = ("episodes", "passes", "batches", "checks", "wrong_batches", "retained", "lent", "left", "faults")
@@ -503,11 +508,32 @@ def probe(transform: str) -> Episode:
     )
 
 
+class MallInfo(ctypes.Structure):
+    """``struct mallinfo2`` of glibc."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
 def host_bytes() -> dict[str, int]:
-    """Memory of this process, where Linux tells, and how much of it PyTorch has pinned."""
+    """What malloc has given out, the memory that the process has, and how much PyTorch has pinned; 0 where none tells.
+
+    The second grows beyond the first as malloc keeps what is in pieces, for each thread that there was.
+    """
+    gc.collect()
+    heap = MallInfo()
+    if mallinfo := getattr(ctypes.CDLL(None), "mallinfo2", None):
+        mallinfo.restype = MallInfo
+        heap = mallinfo()
     path = Path("/proc/self/statm")
     resident = int(path.read_text().split()[1]) * resource.getpagesize() if path.exists() else 0
-    return {"resident": resident, "pinned": torch.cuda.host_memory_stats().get("allocated_bytes.current", 0)}
+    pinned = torch.cuda.host_memory_stats().get("allocated_bytes.current", 0)
+    return {"allocated": heap.uordblks + heap.hblkhd, "resident": resident, "pinned": pinned}
 
 
 def main() -> int:

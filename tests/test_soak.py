@@ -31,6 +31,21 @@ def test_it_finds_a_batch_that_comes_twice(monkeypatch):
     assert "wrong batches [2]" in trial.problems[0]
 
 
+def test_it_finds_memory_of_the_host_that_is_kept(monkeypatch):
+    play, kept = soak.Soak.play, []
+
+    def leaking(trial, episode, deadline=None):
+        kept.append(torch.zeros(2**24, dtype=torch.uint8))
+        play(trial, episode, deadline)
+
+    monkeypatch.setattr(soak.Soak, "play", leaking)
+    monkeypatch.setattr(soak, "REPORT_EVERY", 0.0)
+    monkeypatch.setattr(soak, "SAMPLES", 1)
+    trial = soak.Soak(soak.Device(torch.device("cpu")), seconds=2, seed=0)
+    trial.run()
+    assert "the host's memory has grown" in trial.problems[-1]
+
+
 def test_the_adversarys_soak_plays_and_replays(monkeypatch, capsys):
     for options in (["--seconds", "1"], ["--seed", "7"]):
         monkeypatch.setattr(sys, "argv", ["soak", *options])
