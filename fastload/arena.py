@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ except ImportError:
         return block.as_strided(shape, strides, offset).data  # no view: what is written to one does not touch others
 
 
-__all__ = ["ALIGNMENT", "FEW", "SMALL", "Arena", "arenas", "is_plain"]
+__all__ = ["ALIGNMENT", "FEW", "SMALL", "Arena", "is_plain", "parcels"]
 
 ALIGNMENT = 16  # bytes
 
@@ -65,7 +65,7 @@ class Arena:
     """Tensors in one block, each from a multiple of ``ALIGNMENT`` bytes on; those that share bytes go on sharing them.
 
     >>> from fastload.pinned import move
-    >>> _, (arena,) = arenas([torch.arange(3), "name", torch.ones(2)])
+    >>> (arena,) = parcels([torch.arange(3), "name", torch.ones(2)])
     >>> block = torch.empty(arena.size, dtype=torch.uint8)
     >>> move(arena.moves(block.data_ptr()))
     >>> arena.tensors(block)
@@ -129,26 +129,28 @@ class _Typed(dict[torch.dtype, tuple[Tensor, int]]):
         return self[dtype]
 
 
-def arenas(values: Sequence[Any]) -> tuple[list[Numbered], list[Arena]]:
-    """What of ``values`` :func:`fits`, numbered by its place: what is best copied from where it lies, and the rest.
+def parcels(values: Sequence[Any]) -> Iterator[Numbered | Arena]:
+    """What of ``values`` :func:`fits`: tensors best copied from where they lie, numbered by their places, and arenas.
 
-    Of the rest the small are in one arena, and each of the others is in its own. Tensors of one storage that have bytes
-    in common are together, whatever their size.
+    The large ones by themselves come first, each as soon as that is known, so that the device can begin. Of the rest
+    the small are in one arena, and each of the others is in its own. Tensors of one storage that have bytes in common
+    are together, whatever their size.
     """
-    alone: list[Numbered] = []
     small, others = Arena(), []
     for neighbours in _neighbours([numbered for numbered in enumerate(values) if fits(numbered[1])]):
         address, size, members = _span(neighbours)
         if size < SMALL:
             small.add(address, size, members)
         elif len(members) == 1 and _may_be_alone(members[0][1], size):
-            alone += members
+            yield members[0]
         else:
             others.append(Arena())
             others[-1].add(address, size, members)
     if small.is_no_gain:
-        return alone + small.numbered, others
-    return alone, [small, *others]
+        yield from small.numbered
+    else:
+        yield small
+    yield from others
 
 
 def _may_be_alone(tensor: Tensor, size: int) -> bool:

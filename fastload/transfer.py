@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch._C import DisableTorchFunctionSubclass  # each question to a tv_tensor takes microseconds without
 
-from fastload.arena import Arena, arenas, is_plain
+from fastload.arena import Arena, is_plain, parcels
 from fastload.encoded import EncodedImages
 from fastload.layout import retyped
 from fastload.nested import Path, map_movable, movables, with_movables
@@ -97,11 +97,14 @@ class Transfer:
 
 def copied(values: Sequence[Any], side: SideStream | NoStream, ring: Ring) -> list[tuple[int, torch.Tensor]]:
     """What of ``values`` is a tensor of the host and no more than its bytes, on the device, with its place."""
-    alone, packed = arenas(values)
-    copies = [  # the device copies them while the host packs others
-        (number, retyped(tensor.to(side.device, non_blocking=True), like=tensor)) for number, tensor in alone
-    ]
-    staged = [(arena, torch.empty(arena.size, dtype=torch.uint8, device=side.device)) for arena in packed]
+    copies: list[tuple[int, torch.Tensor]] = []
+    staged: list[tuple[Arena, torch.Tensor]] = []
+    for parcel in parcels(values):
+        if isinstance(parcel, Arena):
+            staged.append((parcel, torch.empty(parcel.size, dtype=torch.uint8, device=side.device)))
+        else:  # the device copies it while the host looks at the others and packs them
+            number, tensor = parcel
+            copies.append((number, retyped(tensor.to(side.device, non_blocking=True), like=tensor)))
     if staged:
         _copy_through(ring, staged, side)
     return copies + [numbered for arena, block in staged for numbered in arena.tensors(block)]

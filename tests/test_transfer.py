@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torchvision import tv_tensors
 
-from fastload.arena import ALIGNMENT, FEW, SMALL, arenas
+from fastload.arena import ALIGNMENT, FEW, SMALL, Arena, parcels
 from fastload.nested import movables
 from fastload.ring import Ring
 from fastload.streams import side_stream
@@ -244,9 +244,10 @@ def test_little_of_a_large_storage_is_copied_alone(device):
 @pytest.mark.gpu
 def test_a_few_dense_pinned_tensors_are_not_worth_packing():
     def packed(tensors):
-        alone, packed = arenas(tensors)
-        assert len(alone) + sum(len(arena.numbered) for arena in packed) == len(tensors)
-        return [number for arena in packed for number, _ in arena.numbered]
+        found = list(parcels(tensors))
+        packed = [number for each in found if isinstance(each, Arena) for number, _ in each.numbered]
+        assert len(packed) + sum(not isinstance(each, Arena) for each in found) == len(tensors)
+        return packed
 
     numbers, few = torch.arange(9).pin_memory(), torch.ones(2).pin_memory()
     assert packed([numbers, few]) == []
