@@ -10,14 +10,13 @@ import traceback
 import warnings
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 from queue import Empty, SimpleQueue
 from typing import Any
 
 import torch
 
-from fastload.fetching import Fetched, Fetcher
 from fastload.preparation import Arrival, Preparation
 from fastload.progress import Position, Progress
 from fastload.room import Place, Room
@@ -125,35 +124,32 @@ def _feed(
 ) -> None:
     """The background thread: wait for room, pull, prepare; until the end, an error, or the pass is closed."""
     end: _Failure | _End = _End.CLOSED
-    fetcher = Fetcher(batches, progress, room)
     try:
         prepare.side.adopt_thread()
-        for came in fetcher:
-            try:
-                _prepare(came, prepare, room, arrivals)
-            finally:
-                del came  # pinned memory, not to be held while the loader takes its time, nor by an error
-        if not room.closed:
-            end = _End.EXHAUSTED
+        while place := room.enter():
+            arrival = None
+            while arrival is None and not room.closed:  # of some batches nothing is left
+                batch = next(batches, _End.EXHAUSTED)
+                if batch is _End.EXHAUSTED:
+                    end = _End.EXHAUSTED
+                    return
+                progress.fetched()
+                with torch.no_grad():
+                    arrival = prepare(batch, place.slot)
+                if arrival is not None:
+                    arrivals.put((arrival, progress.position(prepare.samples), place))
+                    arrival.ready.wait()  # asked for the next batch, the loader may write to its tensors again
+                del batch  # pinned memory, not to be held while the loader takes its time
+            del arrival
     except BaseException as error:  # noqa: BLE001  (whatever it is, it is the consumer's to see)
         end = _Failure(explained(batches, error))
+        batch = None  # the error's traceback keeps this frame
         _forget(batches, end.error)
     finally:
         prepare.close()
         arrivals.put(end)
-        fetcher.close()
         del batches, end
         ended.set()
-
-
-def _prepare(came: Fetched, prepare: Preparation, room: Room, arrivals: Arrivals) -> None:
-    with torch.no_grad():
-        arrival = prepare(came.batch, came.place.slot)
-    if arrival is None:  # of some batches nothing is left
-        room.give_back(came.place)
-        return
-    arrivals.put((arrival, replace(came.position, samples=prepare.samples), came.place))
-    arrival.ready.wait()  # asked for the next batch, the loader may write to its tensors again
 
 
 def _forget(batches: Iterator[Any], error: BaseException) -> None:
