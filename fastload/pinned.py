@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -10,12 +11,16 @@ from contextlib import nullcontext
 import torch
 
 from fastload.cores import cores
+from fastload.turns import Turns
 
 __all__ = ["Move", "move", "movers", "pinned"]
 
 THREADS = 8
 PIECE = 4 * 2**20  # bytes, at least, for a thread
 SHORT = 64 * 2**10  # bytes that are copied sooner than the interpreter's lock has been given away and got back
+
+# Of pinned blocks: one that the device reads, one that is being filled, and two between them.
+_turns = Turns(4, patience=0.25)
 
 Move = tuple[int, int, int]  # to which address, from which, and how many bytes
 
@@ -29,8 +34,17 @@ def pinned(block: torch.Tensor) -> torch.Tensor:
 
     A ``DataLoader`` pins with one thread, which was found to copy 2.5 GB/s out of its workers' memory and to hold up
     whole images (docs/decoding.md); several threads share the work.
+
+    That thread is held back once it is some blocks ahead of whoever uses them: to pin memory that is new takes tens of
+    milliseconds, in which nobody can launch a kernel. So there is more of it only when none has come back for a while.
     """
-    target = torch.empty(block.shape, dtype=torch.uint8, pin_memory=True)
+    _turns.take()
+    try:
+        target = torch.empty(block.shape, dtype=torch.uint8, pin_memory=True)
+    except BaseException:
+        _turns.give_back()
+        raise
+    weakref.finalize(target, _turns.give_back).atexit = False
     move([(target.data_ptr(), block.data_ptr(), len(block))])
     return target
 
