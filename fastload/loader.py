@@ -12,7 +12,10 @@ from numbers import Integral
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
+from fastload.decoder import Decoder
+from fastload.fetching import Fetcher
 from fastload.order import Order
 from fastload.prefetch import Pass
 from fastload.preparation import Preparation
@@ -124,7 +127,8 @@ class PrefetchLoader:
         prepare = Preparation(self._side, self.transform, key, self.stats, samples=progress.yielded.samples)
         self.epoch += 1
         self._progress, self._resumption = progress, None
-        one_pass = Pass(batches, prepare, progress, room, self._spare)
+        decoder = Decoder.of(self.transform, self.device) if _yields_fresh_batches(self.loader) else None
+        one_pass = Pass(Fetcher(batches, progress, room, decoder), prepare, self._spare)
         self._passes.add(one_pass)
         self._ends.add(one_pass.ended)
         return one_pass
@@ -220,6 +224,11 @@ class PrefetchLoader:
         resumption.restore()
         self._resumption = resumption
         self.epoch = resumption.epoch
+
+
+def _yields_fresh_batches(loader: Any) -> bool:
+    """Whether a batch stays as it is when ``loader`` is asked for the next: workers write to no memory twice."""
+    return isinstance(loader, DataLoader) and loader.num_workers > 0
 
 
 @contextmanager

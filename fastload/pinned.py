@@ -7,11 +7,11 @@ import weakref
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from queue import Empty, SimpleQueue
 
 import torch
 
 from fastload.cores import cores
-from fastload.turns import Turns
 
 __all__ = ["Move", "move", "movers", "pinned"]
 
@@ -19,8 +19,13 @@ THREADS = 8
 PIECE = 4 * 2**20  # bytes, at least, for a thread
 SHORT = 64 * 2**10  # bytes that are copied sooner than the interpreter's lock has been given away and got back
 
-# Of pinned blocks: one that the device reads, one that is being filled, and two between them.
-_turns = Turns(4, patience=0.25)
+AT_ONCE = 6  # pinned blocks: two that the device reads, one that is being filled, and some between them
+PATIENCE = 0.25  # seconds
+
+# A turn for each block that may be pinned; no semaphore, since a finalizer returns them, which may run at any moment.
+_turns: SimpleQueue[None] = SimpleQueue()
+for _ in range(AT_ONCE):
+    _turns.put(None)
 
 Move = tuple[int, int, int]  # to which address, from which, and how many bytes
 
@@ -35,18 +40,29 @@ def pinned(block: torch.Tensor) -> torch.Tensor:
     A ``DataLoader`` pins with one thread, which was found to copy 2.5 GB/s out of its workers' memory and to hold up
     whole images (docs/decoding.md); several threads share the work.
 
-    That thread is held back once it is some blocks ahead of whoever uses them: to pin memory that is new takes tens of
-    milliseconds, in which nobody can launch a kernel. So there is more of it only when none has come back for a while.
+    That thread is held back once it is ``AT_ONCE`` blocks ahead of whoever uses them: to pin memory that is new takes
+    tens of milliseconds, in which nobody can launch a kernel. But nobody waits longer than ``PATIENCE``: where blocks
+    are kept, or training pauses, there are more of them.
     """
-    _turns.take()
+    in_turn = _takes_turn()
     try:
         target = torch.empty(block.shape, dtype=torch.uint8, pin_memory=True)
     except BaseException:
-        _turns.give_back()
+        if in_turn:
+            _turns.put(None)
         raise
-    weakref.finalize(target, _turns.give_back).atexit = False
+    if in_turn:
+        weakref.finalize(target, _turns.put, None).atexit = False
     move([(target.data_ptr(), block.data_ptr(), len(block))])
     return target
+
+
+def _takes_turn() -> bool:
+    try:
+        _turns.get(timeout=PATIENCE)
+    except Empty:
+        return False
+    return True
 
 
 def movers() -> ThreadPoolExecutor:

@@ -10,15 +10,16 @@ import traceback
 import warnings
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from queue import Empty, SimpleQueue
 from typing import Any
 
 import torch
 
+from fastload.fetching import Fetched, Fetcher
 from fastload.preparation import Arrival, Preparation
-from fastload.progress import Position, Progress
+from fastload.progress import Position
 from fastload.room import Place, Room
 from fastload.transfer import move_own
 from fastload.workers import explained
@@ -51,15 +52,13 @@ Arrivals = SimpleQueue[tuple[Arrival, Position, Place] | _Failure | _End]
 class Pass(Iterator[Any]):
     """One pass over the loader: the consumer's end of what a background thread prepares."""
 
-    def __init__(
-        self, batches: Iterator[Any], prepare: Preparation, progress: Progress, room: Room, spare: list[Room]
-    ) -> None:
+    def __init__(self, fetcher: Fetcher, prepare: Preparation, spare: list[Room]) -> None:
         self._side = prepare.side
-        self._progress = progress
-        self._room = room
+        self._progress = fetcher.progress
+        self._room = room = fetcher.room
         self._arrivals: Arrivals = SimpleQueue()
         self.ended = threading.Event()
-        work = batches, prepare, progress, room, self._arrivals, self.ended
+        work = fetcher, prepare, self._arrivals, self.ended
         self.thread = threading.Thread(target=_feed, args=work, name="fastload-prefetch", daemon=True)
         self._turn = threading.Lock()
         try:
@@ -114,42 +113,37 @@ class Pass(Iterator[Any]):
         return batch
 
 
-def _feed(
-    batches: Iterator[Any],
-    prepare: Preparation,
-    progress: Progress,
-    room: Room,
-    arrivals: Arrivals,
-    ended: threading.Event,
-) -> None:
-    """The background thread: wait for room, pull, prepare; until the end, an error, or the pass is closed."""
+def _feed(fetcher: Fetcher, prepare: Preparation, arrivals: Arrivals, ended: threading.Event) -> None:
+    """The background thread: prepare what is fetched; until the end, an error, or the pass is closed."""
     end: _Failure | _End = _End.CLOSED
     try:
         prepare.side.adopt_thread()
-        while place := room.enter():
-            arrival = None
-            while arrival is None and not room.closed:  # of some batches nothing is left
-                batch = next(batches, _End.EXHAUSTED)
-                if batch is _End.EXHAUSTED:
-                    end = _End.EXHAUSTED
-                    return
-                progress.fetched()
-                with torch.no_grad():
-                    arrival = prepare(batch, place.slot)
-                if arrival is not None:
-                    arrivals.put((arrival, progress.position(prepare.samples), place))
-                    arrival.ready.wait()  # asked for the next batch, the loader may write to its tensors again
-                del batch  # pinned memory, not to be held while the loader takes its time
-            del arrival
+        for came in fetcher:
+            try:
+                _prepare(came, prepare, fetcher.room, arrivals)
+            finally:
+                del came  # pinned memory, not to be held while the loader takes its time, nor by an error
+        if not fetcher.room.closed:
+            end = _End.EXHAUSTED
     except BaseException as error:  # noqa: BLE001  (whatever it is, it is the consumer's to see)
-        end = _Failure(explained(batches, error))
-        batch = None  # the error's traceback keeps this frame
-        _forget(batches, end.error)
+        end = _Failure(explained(fetcher.batches, error))
+        _forget(fetcher.batches, end.error)
     finally:
         prepare.close()
         arrivals.put(end)
-        del batches, end
+        del end
+        fetcher.close()
         ended.set()
+
+
+def _prepare(came: Fetched, prepare: Preparation, room: Room, arrivals: Arrivals) -> None:
+    with torch.no_grad():
+        arrival = prepare(came.batch, came.place.slot, came.decoded)
+    if arrival is None:  # of some batches nothing is left
+        room.give_back(came.place)
+        return
+    arrivals.put((arrival, replace(came.position, samples=prepare.samples), came.place))
+    arrival.ready.wait()  # asked for the next batch, the loader may write to its tensors again
 
 
 def _forget(batches: Iterator[Any], error: BaseException) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torchvision import tv_tensors
 
+from fastload.decoder import Decoded
 from fastload.encoded import EncodedImages
 from fastload.following import followed
 from fastload.images import find_images, find_labels, is_single, remark_on_range
@@ -60,8 +61,13 @@ class Preparation:
         self._counts = Counter() if counts is None else counts
         self.samples = samples
 
-    def __call__(self, batch: Any, slot: Slot | None = None) -> Arrival | None:
-        """Queue all that there is to do to ``batch``, which comes to lie in ``slot``; None if nothing of it is left."""
+    def __call__(
+        self, batch: Any, slot: Slot | None = None, decoded: dict[Path, Decoded] | None = None
+    ) -> Arrival | None:
+        """Queue all that there is to do to ``batch``, which comes to lie in ``slot``; None if nothing of it is left.
+
+        Those of its files that ``decoded`` has are decoded already.
+        """
         remark = None
         if self._transform is not None:
             images = find(batch, EncodedImages) or find_images(batch)
@@ -69,7 +75,7 @@ class Preparation:
             if Targets.of(batch) is None:  # all copies are queued before any transform; boxes are moved on the host
                 batch = self._transfer.move(batch)
                 images = {path: at(batch, path) for path in images}
-            batch = self._transformed(batch, images, self._transform)
+            batch = self._transformed(batch, images, self._transform, decoded or {})
             if batch is None:
                 return None
         sent: Sent | None = self._transfer.send(batch)
@@ -81,13 +87,13 @@ class Preparation:
         """Give back what was only lent for the pass."""
         self._transfer.close()
 
-    def _transformed(self, batch: Any, images: dict[Path, Any], transform: Transform) -> Any:
+    def _transformed(
+        self, batch: Any, images: dict[Path, Any], transform: Transform, decoded: dict[Path, Decoded]
+    ) -> Any:
         done: list[tuple[Batch, int]] = []
         results: dict[Path, Any] = {}
         for paths in _groups(images):
-            with self._moved([images[path] for path in paths]) as moved:
-                group = Batch(moved, self.side.device)
-                samples = len(group)
+            with self._group([images[path] for path in paths], decoded.get(paths[0])) as (group, samples):
                 transform.run(group, self._key)
             results |= _returned(group, {path: images[path] for path in paths})
             done.append((group, samples))
@@ -110,14 +116,18 @@ class Preparation:
         return followed(batch, first.moves, self._transfer.move) if first.moves else batch
 
     @contextmanager
-    def _moved(self, images: list[Any]) -> Iterator[Any]:
-        """One image or batch by itself, files where they can be decoded from, or a list of single images."""
-        if isinstance(images[0], EncodedImages):
+    def _group(self, images: list[Any], decoded: Decoded | None) -> Iterator[tuple[Batch, int]]:
+        """Images that go through the transform together, and how many samples: decoded, or files, or on the device."""
+        if decoded is not None:
+            decoded.hand_over(self.side)
+            yield decoded.group, decoded.samples
+        elif isinstance(images[0], EncodedImages):
             with self._transfer.pinned(images[0]) as files:
-                yield files
+                yield Batch(files, self.side.device), len(files)
         else:
             moved = self._transfer.move(images)
-            yield moved if len(moved) > 1 else moved[0]
+            group = Batch(moved if len(moved) > 1 else moved[0], self.side.device)
+            yield group, len(group)
 
     def _remark(self, images: dict[Path, Any]) -> str | None:
         """Look once at what is normalised, while it is still on the host."""

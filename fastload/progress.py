@@ -30,10 +30,8 @@ class Progress:
     """How far one pass has come: ``yielded`` is the consumer's position, behind what the background thread has fetched.
 
     >>> progress = Progress(["a", "b"], epoch=0, start={})
-    >>> for _ in range(2):
-    ...     progress.fetched()
-    >>> progress.yielded.batches, progress.position(samples=2).batches
-    (0, 2)
+    >>> [progress.fetched().batches for _ in range(2)], progress.yielded.batches
+    ([1, 2], 0)
     """
 
     def __init__(self, loader: Any, epoch: int, start: Mapping[str, Any], first: Position | None = None) -> None:
@@ -45,16 +43,16 @@ class Progress:
         self._batch_size = Order(loader).batch_size or 1
         self._fetched = self.yielded = replace(first or Position(), loader=own_state(loader))
 
-    def fetched(self) -> None:
-        """One more batch was; to be called before the next is, after which the loader's own state is another."""
+    def fetched(self) -> Position:
+        """One more batch was: where the consumer is once it has that, but for the samples transformed by then.
+
+        To be called before the next is fetched, after which the loader's own state is another.
+        """
         last = self._fetched
         self._fetched = Position(
             last.batches + 1, last.drawn + self._batch_size, last.samples, loader=own_state(self._loader)
         )
-
-    def position(self, samples: int) -> Position:
-        """Where the consumer is once it has the batch fetched last; so many ``samples`` are transformed by then."""
-        return replace(self._fetched, samples=samples)
+        return self._fetched
 
 
 def own_state(loader: Any) -> Any:

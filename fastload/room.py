@@ -43,6 +43,10 @@ class Room:
         place.point.wait()
         return place
 
+    def give_back(self, place: Place) -> None:
+        """Of the batch that was to be there nothing is left."""
+        self._free.put(place)
+
     def receive(self, place: Place, consumer: Any) -> None:
         """The batch there is handed to a consumer's stream."""
         place.consumer = consumer

@@ -30,6 +30,7 @@ class Batch:
         mixes: what mixes labels as their images were.
         kept: the samples that are left, int64 (M,); None for all.
         counts: how many images were decoded where, skipped, zeroed.
+        is_decoded: whether they were files.
     """
 
     def __init__(self, images: Images, device: torch.device | None = None) -> None:
@@ -39,6 +40,7 @@ class Batch:
         self.mixes: list[Callable[[torch.Tensor], torch.Tensor]] = []
         self.kept: torch.Tensor | None = None
         self.counts: dict[str, int] = {}
+        self.is_decoded = False
 
     def __len__(self) -> int:
         """How many samples there are."""

@@ -60,6 +60,8 @@ class DecodeJpeg(Transform):
         return f"DecodeJpeg(on_error={self.on_error!r})"
 
     def run(self, batch: Batch, key: Key) -> None:  # noqa: ARG002  (nothing is drawn)
+        if batch.is_decoded:  # by another thread, ahead of the rest
+            return
         if not isinstance(batch.images, EncodedImages):
             raise TypeError(
                 f"T.DecodeJpeg decodes files packed by fl.collate; got {type(batch.images).__name__}: pass "
@@ -76,6 +78,7 @@ class DecodeJpeg(Transform):
             batch.kept = torch.from_numpy(kept)
             images = images.take(batch.kept) if len(kept) else images
         batch.images = images
+        batch.is_decoded = True
 
     def _judge(self, files: EncodedImages, problems: dict[int, str]) -> None:
         told = "; ".join(f"{files.names[index]}: {problem}" for index, problem in sorted(problems.items()))

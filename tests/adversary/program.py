@@ -13,7 +13,7 @@ from unittest import mock
 import torch
 
 import fastload as fl
-from fastload import arena, loader, prefetch, preparation, ring, room, static, streams, transfer
+from fastload import arena, fetching, loader, prefetch, preparation, ring, room, static, streams, transfer
 from fastload.nested import map_movable
 from tests.adversary.device import DEVICE, Device, DeviceTensor, Point, Stream
 from tests.adversary.schedule import Abandoned, Host, Schedule, Threading, one_core
@@ -542,7 +542,7 @@ def _check_that_all_is_free(device: Device) -> None:
         raise Finding(f"{len(taken)} blocks are taken when all is done")
 
 
-MODULES = (arena, loader, prefetch, preparation, ring, room, static, streams, transfer)
+MODULES = (arena, fetching, loader, prefetch, preparation, ring, room, static, streams, transfer)
 PREEMPTED = [module.__file__ for module in MODULES]
 
 

@@ -1,0 +1,113 @@
+"""Files from a loader's workers are decoded by a thread of their own, ahead of the rest of the work."""
+
+import threading
+import time
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import fastload as fl
+from fastload import transforms as T
+from tests.files import jpeg
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+FILES = [jpeg(20 + number % 7, 30 - number % 5) for number in range(24)]
+BATCH = 4
+
+
+class Files(Dataset):
+    """Numbered files, of which some are broken."""
+
+    def __init__(self, broken=()):
+        self.broken = broken
+
+    def __len__(self):
+        return len(FILES)
+
+    def __getitem__(self, index):
+        return (FILES[index][:200] if index in self.broken else FILES[index]), index
+
+
+class Counting(DataLoader):
+    """Counts the batches that it is asked for."""
+
+    pulled = 0
+
+    def __iter__(self):
+        for batch in super().__iter__():
+            self.pulled += 1
+            yield batch
+
+
+def loader(device, *, broken=(), on_error="raise", workers=2, last=()):
+    transform = T.Compose([T.DecodeJpeg(on_error), T.RandomResizedCrop(16), T.Normalize([0.5] * 3, [0.5] * 3), *last])
+    batches = Counting(Files(broken), BATCH, collate_fn=fl.collate, num_workers=workers)
+    return fl.PrefetchLoader(batches, transform=transform, device=device, depth=1)
+
+
+def decoding_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "fastload-decode"]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("broken", [[], [5, 13, 14], [4, 5, 6, 7]])
+@pytest.mark.filterwarnings("ignore:files that cannot be decoded")
+def test_batches_are_those_that_one_thread_would_make(broken, device):
+    seen = []
+    for batch in loader(device, broken=broken, on_error="skip"):
+        seen.append(batch)
+        assert len(seen) > 1 or decoding_threads()
+    in_one = list(loader(device, broken=broken, on_error="skip", workers=0))
+    for (images, labels), (expected, right) in zip(seen, in_one, strict=True):
+        assert torch.equal(images, expected)
+        assert torch.equal(labels, right)
+    assert sorted(set(range(24)) - set(torch.cat([labels for _, labels in seen]).tolist())) == broken
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_g05_a_bad_file_is_an_error_at_its_own_batch(device):
+    batches = iter(loader(device, broken=[13]))
+    assert [next(batches)[1].tolist()[0] for _ in range(3)] == [0, 4, 8]
+    with pytest.raises(ValueError, match="sample 1: "):
+        next(batches)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_g05_a_transform_that_fails_ends_the_decoding(device):
+    """The next batches are decoded by then, or wait for a place."""
+
+    def fails(_):
+        raise RuntimeError("of the transform")
+
+    with pytest.raises(RuntimeError, match="of the transform"):
+        next(iter(loader(device, last=[fails])))
+    assert not decoding_threads()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_g04_no_more_batches_are_begun_than_have_a_place(device):
+    prefetched = loader(device)
+    batches = iter(prefetched)
+    for taken in range(1, 5):
+        next(batches)
+        settled = None
+        while settled != prefetched.loader.pulled:
+            settled = prefetched.loader.pulled
+            time.sleep(0.3)
+        assert settled <= max(3, taken + 1)  # of depth + 2 places one is free again when the third is asked for
+
+
+@pytest.mark.gpu
+def test_g01_a_consumer_far_behind_gets_every_batch_whole():
+    """Memory of the decoder's stream is read on the side stream, and results of that on the consumer's."""
+    expected = [(images.cpu(), labels.cpu()) for images, labels in loader("cuda")]
+    for _ in range(10):
+        copies = []
+        for images, labels in loader("cuda"):
+            torch.cuda._sleep(5_000_000)
+            copies.append((images.clone(), labels.clone()))
+            del images, labels
+        for (images, labels), (right, numbers) in zip(copies, expected, strict=True):
+            assert torch.equal(images.cpu(), right)
+            assert torch.equal(labels.cpu(), numbers)
