@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from queue import Empty, SimpleQueue
 
 import torch
 
@@ -18,14 +16,6 @@ __all__ = ["Move", "move", "movers", "pinned"]
 THREADS = 8
 PIECE = 4 * 2**20  # bytes, at least, for a thread
 SHORT = 64 * 2**10  # bytes that are copied sooner than the interpreter's lock has been given away and got back
-
-AT_ONCE = 6  # pinned blocks: two that the device reads, one that is being filled, and some between them
-PATIENCE = 0.25  # seconds
-
-# A turn for each block that may be pinned; no semaphore, since a finalizer returns them, which may run at any moment.
-_turns: SimpleQueue[None] = SimpleQueue()
-for _ in range(AT_ONCE):
-    _turns.put(None)
 
 Move = tuple[int, int, int]  # to which address, from which, and how many bytes
 
@@ -39,30 +29,10 @@ def pinned(block: torch.Tensor) -> torch.Tensor:
 
     A ``DataLoader`` pins with one thread, which was found to copy 2.5 GB/s out of its workers' memory and to hold up
     whole images (docs/decoding.md); several threads share the work.
-
-    That thread is held back once it is ``AT_ONCE`` blocks ahead of whoever uses them: to pin memory that is new takes
-    tens of milliseconds, in which nobody can launch a kernel. But nobody waits longer than ``PATIENCE``: where blocks
-    are kept, or training pauses, there are more of them.
     """
-    in_turn = _takes_turn()
-    try:
-        target = torch.empty(block.shape, dtype=torch.uint8, pin_memory=True)
-    except BaseException:
-        if in_turn:
-            _turns.put(None)
-        raise
-    if in_turn:
-        weakref.finalize(target, _turns.put, None).atexit = False
+    target = torch.empty(block.shape, dtype=torch.uint8, pin_memory=True)
     move([(target.data_ptr(), block.data_ptr(), len(block))])
     return target
-
-
-def _takes_turn() -> bool:
-    try:
-        _turns.get(timeout=PATIENCE)
-    except Empty:
-        return False
-    return True
 
 
 def movers() -> ThreadPoolExecutor:

@@ -46,13 +46,16 @@ class Size:
     Workers that decode, each a batch of its own, hand them over in bursts. So their windows are whole ``rounds`` of a
     batch a worker, after a round of warm-up: a window that cut a burst in two would depend on where. The limit's are as
     long as the others': a GPU that has just been idle runs faster than one that is at work.
+
+    The warm-up is long enough for queues to fill, and pinned memory and decoders' buffers to grow: while they grow,
+    steps take two to four times as long.
     """
 
     model: str
     batch: int
     rounds: int
     steps: int = 100
-    warm_up: int = 15
+    warm_up: int = 50
     files: int = 1280  # one in five held out, which nobody reads
     side: int = 224
 

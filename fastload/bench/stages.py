@@ -26,7 +26,7 @@ from fastload.cores import cores
 __all__ = ["CPU_STAGES", "ENDLESS", "STAGES", "Source", "decoding_workers", "describe"]
 
 ENDLESS = 10**9  # samples: more than any window takes
-READERS = min(12, cores())  # workers that only read files
+READERS = min(8, cores())  # workers that only read files
 
 
 @dataclass(frozen=True)
