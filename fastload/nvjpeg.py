@@ -78,8 +78,8 @@ class Engines:
         Raises:
             DecodingError: nothing can be said of what lies in the planes then.
         """
-        # The engines take one after the other: the longest first. nvJPEG also keeps a buffer for each place of a batch
-        # and replaces one that is too small, in tens of milliseconds; so ordered, a place needs the same each time.
+        # The longest first, so that none is left for the end. nvJPEG also seems to keep a buffer for each place of a
+        # batch, and to replace one that is too small, in tens of milliseconds: so a place needs the same each time.
         order = np.argsort(-lengths.astype(np.int64), kind="stable")
         files, lengths, planes, pitches = files[order], lengths[order], planes[order], pitches[order]
         images = np.zeros((len(files), 2 * PLANES), dtype=np.uint64)  # nvjpegImage_t: the channels, then their pitches
