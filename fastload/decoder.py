@@ -60,4 +60,5 @@ class Decoder:
         with self._transfer.pinned(files) as pinned:
             group = Batch(pinned, self.side.device)
             self._decode.run(group, Key())
+            group.is_decoded = True
         return Decoded(group, len(files), self.side.prepared())

@@ -74,6 +74,15 @@ def test_g05_a_bad_file_is_an_error_at_its_own_batch(device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_g05_to_decode_twice_is_an_error(workers, device):
+    files = DataLoader(Files(), BATCH, collate_fn=fl.collate, num_workers=workers)
+    twice = T.Compose([T.DecodeJpeg(), T.DecodeJpeg(), T.RandomResizedCrop(16)])
+    with pytest.raises(TypeError, match="got Ragged"):
+        next(iter(fl.PrefetchLoader(files, transform=twice, device=device)))
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_g05_a_transform_that_fails_ends_the_decoding(device):
     """The next batches are decoded by then, or wait for a place."""
 

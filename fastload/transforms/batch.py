@@ -30,7 +30,7 @@ class Batch:
         mixes: what mixes labels as their images were.
         kept: the samples that are left, int64 (M,); None for all.
         counts: how many images were decoded where, skipped, zeroed.
-        is_decoded: whether they were files.
+        is_decoded: whether what the first ``T.DecodeJpeg`` is to do has been done.
     """
 
     def __init__(self, images: Images, device: torch.device | None = None) -> None:

@@ -61,6 +61,7 @@ class DecodeJpeg(Transform):
 
     def run(self, batch: Batch, key: Key) -> None:  # noqa: ARG002  (nothing is drawn)
         if batch.is_decoded:  # by another thread, ahead of the rest
+            batch.is_decoded = False  # for a second T.DecodeJpeg there is nothing left
             return
         if not isinstance(batch.images, EncodedImages):
             raise TypeError(
@@ -78,7 +79,6 @@ class DecodeJpeg(Transform):
             batch.kept = torch.from_numpy(kept)
             images = images.take(batch.kept) if len(kept) else images
         batch.images = images
-        batch.is_decoded = True
 
     def _judge(self, files: EncodedImages, problems: dict[int, str]) -> None:
         told = "; ".join(f"{files.names[index]}: {problem}" for index, problem in sorted(problems.items()))
