@@ -11,7 +11,7 @@ from fastload.encoded import EncodedImages
 from fastload.nested import Path, find
 from fastload.ragged import Ragged
 from fastload.streams import NoStream, SideStream, side_stream
-from fastload.transfer import Transfer
+from fastload.transfer import Pinned, Transfer
 from fastload.transforms import Compose, DecodeJpeg, Key
 from fastload.transforms.batch import Batch
 
@@ -47,18 +47,22 @@ class Decoder:
         first = transform.transforms[0] if isinstance(transform, Compose) and transform.transforms else transform
         return cls(first, device) if isinstance(first, DecodeJpeg) else None
 
+    def pin(self, batch: Any) -> dict[Path, Pinned]:
+        """All files of ``batch`` where they can be decoded from; by another thread than that which decodes, perhaps."""
+        return {path: self._transfer.pin(files) for path, files in find(batch, EncodedImages).items()}
+
     @torch.no_grad()
-    def __call__(self, batch: Any) -> dict[Path, Decoded]:
-        """Queue the decoding of all files of ``batch``, which must be kept until it is done."""
-        return {path: self._decoded(files) for path, files in find(batch, EncodedImages).items()}
+    def __call__(self, files: dict[Path, Pinned]) -> dict[Path, Decoded]:
+        """Queue the decoding of files of a batch, which must be kept until it is done."""
+        return {path: self._decoded(pinned) for path, pinned in files.items()}
 
     def close(self) -> None:
         """Give back what was only lent for the pass."""
         self._transfer.close()
 
-    def _decoded(self, files: EncodedImages) -> Decoded:
-        with self._transfer.pinned(files) as pinned:
-            group = Batch(pinned, self.side.device)
-            self._decode.run(group, Key())
-            group.is_decoded = True
-        return Decoded(group, len(files), self.side.prepared())
+    def _decoded(self, pinned: Pinned) -> Decoded:
+        group = Batch(pinned.files, self.side.device)
+        self._decode.run(group, Key())
+        group.is_decoded = True
+        self._transfer.unpin(pinned)
+        return Decoded(group, len(pinned.files), self.side.prepared())

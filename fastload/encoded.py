@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastload.pinned import pinned
 from fastload.pixels import UndecodableError, pixels
 from fastload.shared import Handle, Shared, received
 
@@ -35,7 +34,7 @@ class EncodedImages:
     >>> fl.collate([b"no image"])
     EncodedImages(1 file, 0 bytes, 1 of them bad)
 
-    It stays on the CPU: it has no ``to``. A ``DataLoader`` with ``pin_memory=True`` pins it.
+    It stays on the CPU: it has no ``to``.
 
     Attributes:
         block: uint8 (bytes,): the files, each from a multiple of ``ALIGNMENT`` bytes on.
@@ -80,8 +79,12 @@ class EncodedImages:
         return self.block.is_pinned()
 
     def pin_memory(self, device: torch.device | str | None = None) -> EncodedImages:  # noqa: ARG002
-        """The same with its block in pinned memory; ``device`` is there as in ``Tensor.pin_memory``, and not used."""
-        return EncodedImages(pinned(self.block), self.table, self.names, self.problems)
+        """The same files: a ``DataLoader`` would pin those of all batches that its workers are ahead.
+
+        ``PrefetchLoader`` pins them, each batch's shortly before it is decoded. ``device`` is there as in
+        ``Tensor.pin_memory``.
+        """
+        return self
 
 
 def _sent(files: EncodedImages) -> Any:

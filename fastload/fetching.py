@@ -6,15 +6,19 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from fastload.decoder import Decoded, Decoder
 from fastload.nested import Path
 from fastload.progress import Position, Progress
 from fastload.room import Place, Room
+from fastload.transfer import Pinned
 
 __all__ = ["Fetched", "Fetcher"]
 
+T = TypeVar("T")
+
+PINNED_AHEAD = 2  # batches whose files wait for the decoder: one that is being pinned, one that is
 _NOTHING = object()
 
 
@@ -31,11 +35,20 @@ class Fetched:
     decoded: dict[Path, Decoded] = field(default_factory=dict)
 
 
+@dataclass
+class _Waiting:
+    """A batch that has no place yet, and its files where they can be decoded from."""
+
+    batch: Any
+    position: Position
+    files: dict[Path, Pinned]
+
+
 class Fetcher:
     """Pulls the batches of one pass, each as soon as there is a place for it; until the end, or the pass is closed.
 
-    With a ``decoder`` a thread of its own does so, and decodes: to drive a decoder takes the host longer than the rest
-    of the work on a batch does (docs/decoding.md), and neither is to wait for the other.
+    With a ``decoder`` there are threads of their own for it: one pulls and pins, one decodes. To drive a decoder takes
+    the host longer than the rest of the work on a batch does (docs/decoding.md), and none is to wait for another.
     """
 
     def __init__(self, batches: Iterator[Any], progress: Progress, room: Room, decoder: Decoder | None) -> None:
@@ -43,22 +56,25 @@ class Fetcher:
         self.progress = progress
         self.room = room
         self._decoder = decoder
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
+        self._turns: SimpleQueue[None] = SimpleQueue()  # each to pull a batch
+        for _ in range(PINNED_AHEAD):
+            self._turns.put(None)
 
     def __iter__(self) -> Iterator[Fetched]:
         if self._decoder is None:
             return self._pulled()
-        arrivals: SimpleQueue[Fetched | BaseException | None] = SimpleQueue()
-        work = self._decoder, arrivals
-        self._thread = threading.Thread(target=self._decode, args=work, name="fastload-decode", daemon=True)
-        self._thread.start()
-        return _received(arrivals)
+        pinned = self._ahead(self._pinned(self._decoder), "fastload-pin")
+        return self._ahead(self._decoded(self._decoder, pinned), "fastload-decode")
 
     def close(self) -> None:
-        """Wait for the thread, and let go of the loader, which an error's traceback would keep otherwise."""
-        if self._thread is not None and self._thread.ident is not None:
-            self.room.close()
-            self._thread.join()
+        """Wait for the threads, and let go of the loader, which an error's traceback would keep otherwise."""
+        self.room.close()
+        self._turns.put(None)
+        for thread in self._threads:
+            thread.join()
+        if self._decoder is not None:
+            self._decoder.close()
         del self.batches
 
     def _pulled(self) -> Iterator[Fetched]:
@@ -70,23 +86,48 @@ class Fetcher:
             yield fetched
             del fetched
 
-    def _decode(self, decoder: Decoder, arrivals: SimpleQueue[Fetched | BaseException | None]) -> None:
-        try:
-            decoder.side.adopt_thread()
-            for fetched in self._pulled():
-                try:
-                    fetched.decoded = decoder(fetched.batch)
-                    arrivals.put(fetched)
-                finally:
-                    del fetched
-            arrivals.put(None)
-        except BaseException as error:  # noqa: BLE001  (whatever it is, it is raised where the batch belongs)
-            arrivals.put(error)
-        finally:
-            decoder.close()
+    def _pinned(self, decoder: Decoder) -> Iterator[_Waiting]:
+        decoder.side.adopt_thread()
+        while True:
+            self._turns.get()
+            if self.room.closed or (batch := next(self.batches, _NOTHING)) is _NOTHING:
+                return
+            waiting = _Waiting(batch, self.progress.fetched(), decoder.pin(batch))
+            del batch
+            yield waiting
+            del waiting
+
+    def _decoded(self, decoder: Decoder, pinned: Iterator[_Waiting]) -> Iterator[Fetched]:
+        decoder.side.adopt_thread()
+        for came in pinned:
+            if (place := self.room.enter()) is None:
+                return
+            fetched = Fetched(came.batch, came.position, place, decoder(came.files))
+            del came
+            self._turns.put(None)
+            yield fetched
+            del fetched
+
+    def _ahead(self, items: Iterator[T], name: str) -> Iterator[T]:
+        """The same from a thread of its own."""
+        arrivals: SimpleQueue[T | BaseException | None] = SimpleQueue()
+        thread = threading.Thread(target=_put, args=(items, arrivals), name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+        return _received(arrivals)
 
 
-def _received(arrivals: SimpleQueue[Fetched | BaseException | None]) -> Iterator[Fetched]:
+def _put(items: Iterator[T], arrivals: SimpleQueue[T | BaseException | None]) -> None:
+    try:
+        for item in items:
+            arrivals.put(item)
+            del item
+        arrivals.put(None)
+    except BaseException as error:  # noqa: BLE001  (whatever it is, it is raised where the batch belongs)
+        arrivals.put(error)
+
+
+def _received(arrivals: SimpleQueue[T | BaseException | None]) -> Iterator[T]:
     while (came := arrivals.get()) is not None:
         if isinstance(came, BaseException):
             try:

@@ -7,11 +7,9 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
-import torch
-
 from fastload.cores import cores
 
-__all__ = ["Move", "move", "movers", "pinned"]
+__all__ = ["Move", "move", "movers"]
 
 THREADS = 8
 PIECE = 4 * 2**20  # bytes, at least, for a thread
@@ -24,17 +22,6 @@ _move_keeping_the_lock = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, cty
 )
 
 
-def pinned(block: torch.Tensor) -> torch.Tensor:
-    """``block``, uint8 (bytes,), in pinned memory.
-
-    A ``DataLoader`` pins with one thread, which was found to copy 2.5 GB/s out of its workers' memory and to hold up
-    whole images (docs/decoding.md); several threads share the work.
-    """
-    target = torch.empty(block.shape, dtype=torch.uint8, pin_memory=True)
-    move([(target.data_ptr(), block.data_ptr(), len(block))])
-    return target
-
-
 def movers() -> ThreadPoolExecutor:
     """Threads for :func:`move`, begun when they are needed first."""
     return ThreadPoolExecutor(min(THREADS, cores()), thread_name_prefix="fastload-move")
@@ -43,6 +30,7 @@ def movers() -> ThreadPoolExecutor:
 def move(moves: Iterable[Move], pool: ThreadPoolExecutor | None = None) -> None:
     """Copy bytes from place to place on the host, many of them by the threads of ``pool``, or by some of its own.
 
+    >>> import torch
     >>> source, target = torch.arange(3), torch.zeros(3, dtype=torch.int64)
     >>> move([(target.data_ptr(), source.data_ptr(), source.nbytes)])
     >>> target

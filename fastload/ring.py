@@ -22,7 +22,8 @@ class Ring:
     >>> ring.lend(80) is block
     True
 
-    Where there is no device to pin for, the memory is ordinary. ``movers`` are the threads that fill it.
+    Where there is no device to pin for, the memory is ordinary. ``movers`` are the threads that fill it. One thread may
+    borrow and another return; who borrows several before the first is returned gets more than ``MOST``.
     """
 
     # One that the device reads, one that the host fills: copies of one stream go one after the other.
@@ -37,7 +38,7 @@ class Ring:
 
     def lend(self, size: int) -> torch.Tensor:
         """A block of ``size`` bytes or more, uint8 (bytes,); waits for the device if all are being read."""
-        if self._blocks and (len(self._blocks) == self.MOST or self._blocks[0][1].passed()):
+        if self._blocks and (len(self._blocks) >= self.MOST or self._blocks[0][1].passed()):
             block, point = self._blocks.popleft()
             point.wait()
             if len(block) >= size:

@@ -19,7 +19,7 @@ from fastload.pinned import move
 from fastload.ring import Ring
 from fastload.streams import STREAMLESS, NoStream, Recordable, SideStream
 
-__all__ = ["Sent", "Transfer", "move_own"]
+__all__ = ["Pinned", "Sent", "Transfer", "move_own"]
 
 
 @dataclass
@@ -35,6 +35,14 @@ class Sent:
     batch: Any
     memory: list[Recordable]
     has_own: bool
+
+
+@dataclass
+class Pinned:
+    """Files where decoders can read them while the host goes on, and the block that was lent for it, if any."""
+
+    files: EncodedImages
+    lent: torch.Tensor | None = None
 
 
 class Transfer:
@@ -85,14 +93,22 @@ class Transfer:
     @contextmanager
     def pinned(self, files: EncodedImages) -> Iterator[EncodedImages]:
         """The files where decoders can read them while the host goes on; the caller queues the decoding meanwhile."""
+        pinned = self.pin(files)
+        yield pinned.files
+        self.unpin(pinned)
+
+    def pin(self, files: EncodedImages) -> Pinned:
+        """The same, until :meth:`unpin`, which is for the thread that has queued the decoding."""
         if not self._packs or files.is_pinned():
-            yield files
-            return
+            return Pinned(files)
         size = len(files.block)
         lent = self._ring.lend(size)
         move([(lent.data_ptr(), files.block.data_ptr(), size)], self._ring.movers)
-        yield EncodedImages(lent[:size], files.table, files.names, files.problems)
-        self._ring.take_back(lent, self._side.prepared())
+        return Pinned(EncodedImages(lent[:size], files.table, files.names, files.problems), lent)
+
+    def unpin(self, pinned: Pinned) -> None:
+        if pinned.lent is not None:
+            self._ring.take_back(pinned.lent, self._side.prepared())
 
 
 def copied(values: Sequence[Any], side: SideStream | NoStream, ring: Ring) -> list[tuple[int, torch.Tensor]]:

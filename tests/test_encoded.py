@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from fastload.collate import collate
-from fastload.encoded import ALIGNMENT, EncodedImages, Kind, decode_on_cpu
+from fastload.encoded import ALIGNMENT, Kind, decode_on_cpu
 from tests.files import BASELINE, BROKEN, OTHERS, by_pillow, jpeg, mutated, turned
 
 ALL = BASELINE | OTHERS | BROKEN
@@ -89,23 +89,9 @@ def test_it_can_be_pickled_and_stays_on_the_cpu(files):
     assert not hasattr(files, "to")
 
 
-@pytest.mark.gpu
-def test_its_block_is_pinned(files):
-    pinned = files.pin_memory("cuda")
-    assert isinstance(pinned, EncodedImages)
-    assert pinned.is_pinned()
-    assert torch.equal(pinned.block, files.block)
-    assert pinned.block is not files.block
-    assert pinned.table is files.table
-    assert not files.is_pinned()
-
-
-@pytest.mark.gpu
-def test_a_loader_pins_it():
-    loader = torch.utils.data.DataLoader([jpeg()] * 4, 2, collate_fn=collate, num_workers=1, pin_memory=True)
-    for batch in loader:
-        assert batch.is_pinned()
-        assert batch.file(1).numpy().tobytes() == jpeg()
+def test_no_loader_pins_it(files):
+    """Of all batches that its workers are ahead; PrefetchLoader pins them in their turn."""
+    assert files.pin_memory("cuda") is files
 
 
 @pytest.mark.filterwarnings("ignore:::PIL")

@@ -9,6 +9,8 @@ from torch.utils.data import DataLoader, Dataset
 
 import fastload as fl
 from fastload import transforms as T
+from fastload.fetching import PINNED_AHEAD
+from fastload.ring import Ring
 from tests.files import jpeg
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -47,7 +49,7 @@ def loader(device, *, broken=(), on_error="raise", workers=2, last=()):
 
 
 def decoding_threads():
-    return [thread for thread in threading.enumerate() if thread.name == "fastload-decode"]
+    return [thread for thread in threading.enumerate() if thread.name in {"fastload-decode", "fastload-pin"}]
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -95,7 +97,7 @@ def test_g05_a_transform_that_fails_ends_the_decoding(device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_g04_no_more_batches_are_begun_than_have_a_place(device):
+def test_g04_no_more_batches_are_pulled_than_have_a_place_or_are_pinned(device):
     prefetched = loader(device)
     batches = iter(prefetched)
     for taken in range(1, 5):
@@ -104,7 +106,8 @@ def test_g04_no_more_batches_are_begun_than_have_a_place(device):
         while settled != prefetched.loader.pulled:
             settled = prefetched.loader.pulled
             time.sleep(0.3)
-        assert settled <= max(3, taken + 1)  # of depth + 2 places one is free again when the third is asked for
+        # Of depth + 2 places one is free again when the third is asked for.
+        assert settled <= max(3, taken + 1) + PINNED_AHEAD
 
 
 @pytest.mark.gpu
@@ -120,3 +123,17 @@ def test_g01_a_consumer_far_behind_gets_every_batch_whole():
         for (images, labels), (right, numbers) in zip(copies, expected, strict=True):
             assert torch.equal(images.cpu(), right)
             assert torch.equal(labels.cpu(), numbers)
+
+
+@pytest.mark.gpu
+def test_g04_few_batches_are_pinned_however_far_workers_are_ahead():
+    file = jpeg(1500, 1500)
+    block = 1 << (4 * len(file) - 1).bit_length()
+    assert block >= 2**20
+    batches = DataLoader([file] * 256, 4, collate_fn=fl.collate, num_workers=4, prefetch_factor=8, pin_memory=True)
+    torch.cuda.synchronize()
+    before = torch.cuda.host_memory_stats()["allocated_bytes.current"]
+    for _ in fl.PrefetchLoader(batches, transform=T.Compose([T.DecodeJpeg(), T.RandomResizedCrop(16)]), device="cuda"):
+        time.sleep(0.01)
+    files = PINNED_AHEAD + Ring.MOST - 1
+    assert torch.cuda.host_memory_stats()["allocated_bytes.current"] - before < (files + 1) * block

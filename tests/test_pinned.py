@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fastload.pinned import PIECE, SHORT, THREADS, move, pinned
+from fastload.pinned import PIECE, SHORT, THREADS, move
 
 SIZES = [0, 1, SHORT - 1, SHORT, PIECE, 2 * PIECE, 3 * PIECE - 1, THREADS * PIECE + 5, 50 * 2**20 + 7]
 
@@ -13,13 +13,4 @@ def test_a_copy_has_every_byte(size):
     source = torch.randint(0, 256, (size,), dtype=torch.uint8)
     target = torch.zeros_like(source)
     move([(target.data_ptr(), source.data_ptr(), size)])
-    assert torch.equal(target, source)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("size", [1, 50 * 2**20 + 7])
-def test_a_pinned_copy_is_pinned(size):
-    source = torch.randint(0, 256, (size,), dtype=torch.uint8)
-    target = pinned(source)
-    assert target.is_pinned()
     assert torch.equal(target, source)
