@@ -22,6 +22,8 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 import pytest
 from hypothesis import HealthCheck, settings
 
+import fastload  # noqa: F401  (whole, before the doctests of one module make a second of it)
+
 # No test fails for being slow: neighbours slow it.
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared machine")
