@@ -1,17 +1,24 @@
-"""Random boxes: what RandomResizedCrop keeps, and RandomErasing overwrites."""
+"""Random boxes: what RandomResizedCrop keeps, and RandomErasing overwrites.
+
+They are drawn in NumPy: where many small operations follow each other, PyTorch lets go of the interpreter's lock in each,
+and waits for it again beside the thread that trains (docs/decoding.md).
+"""
 
 from __future__ import annotations
 
 from math import log
+from typing import TypeVar
 
+import numpy as np
 import torch
 
 __all__ = ["ATTEMPTS", "between", "corners", "draw_sides", "first"]
 
 ATTEMPTS = 10  # as torchvision: boxes that are drawn before none is taken to fit
+Numbers = TypeVar("Numbers", np.ndarray, torch.Tensor)
 
 
-def between(numbers: torch.Tensor, low: float, high: float) -> torch.Tensor:
+def between(numbers: Numbers, low: float, high: float) -> Numbers:
     """Numbers uniform in [0, 1), spread over ``low`` to ``high``.
 
     >>> between(torch.tensor([0.0, 0.5]), 2, 4)
@@ -21,32 +28,36 @@ def between(numbers: torch.Tensor, low: float, high: float) -> torch.Tensor:
 
 
 def draw_sides(
-    sizes: torch.Tensor, numbers: torch.Tensor, scale: tuple[float, float], ratio: tuple[float, float]
-) -> tuple[torch.Tensor, torch.Tensor]:
+    sizes: np.ndarray, numbers: np.ndarray, scale: tuple[float, float], ratio: tuple[float, float]
+) -> tuple[np.ndarray, np.ndarray]:
     """For each image the two sides of ``ATTEMPTS`` rectangles, int64 (N, ATTEMPTS), the first over the second a ratio.
 
     Their area is uniform over ``scale`` as a share of the image's, their ratio log-uniform over ``ratio``. ``numbers``:
     (N, 2 * ATTEMPTS), uniform in [0, 1).
     """
-    area = sizes.double().prod(1, keepdim=True) * between(numbers[:, :ATTEMPTS], *scale)
-    aspect = between(numbers[:, ATTEMPTS:], log(ratio[0]), log(ratio[1])).exp()
-    return (area * aspect).sqrt().round().long(), (area / aspect).sqrt().round().long()
+    area = sizes.prod(1, keepdims=True, dtype=np.float64) * between(numbers[:, :ATTEMPTS], *scale)
+    aspect = np.exp(between(numbers[:, ATTEMPTS:], log(ratio[0]), log(ratio[1])))
+    return _rounded(np.sqrt(area * aspect)), _rounded(np.sqrt(area / aspect))
 
 
-def first(accepted: torch.Tensor, *values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def first(accepted: np.ndarray, *values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """What each of ``values``, (N, ATTEMPTS), is at the first accepted attempt, as columns, and whether there is one.
 
-    >>> first(torch.tensor([[False, True]]), torch.tensor([[3, 4]]), torch.tensor([[5, 6]]))
-    (tensor([[4, 6]]), tensor([[True]]))
+    >>> first(np.array([[False, True]]), np.array([[3, 4]]), np.array([[5, 6]]))
+    (array([[4, 6]]), array([[ True]]))
     """
-    index = accepted.int().argmax(1, keepdim=True)
-    return torch.cat([value.gather(1, index) for value in values], dim=1), accepted.any(1, keepdim=True)
+    rows, attempt = np.arange(len(accepted)), accepted.argmax(1)
+    return np.stack([value[rows, attempt] for value in values], axis=1), accepted[rows, attempt, None]
 
 
-def corners(numbers: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
+def corners(numbers: np.ndarray, room: np.ndarray) -> np.ndarray:
     """Whole numbers from 0 to ``room``, both included, each as likely.
 
-    >>> corners(torch.tensor([0.0, 0.999]), torch.tensor([2, 2]))
-    tensor([0, 2])
+    >>> corners(np.array([0.0, 0.999]), np.array([2, 2]))
+    array([0, 2])
     """
-    return (numbers * (room + 1)).floor().long()
+    return (numbers * (room + 1)).astype(np.int64)
+
+
+def _rounded(values: np.ndarray) -> np.ndarray:
+    return np.rint(values).astype(np.int64)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any
 
+import numpy as np
 import torch
 
 from fastload.transforms.arguments import interpolation_name, interval, sides
@@ -58,20 +59,22 @@ class RandomResizedCrop(Transform):
 
     def sample(self, sizes: torch.Tensor, key: Key) -> torch.Tensor:
         """Boxes, int32 (N, 4): top, left, height, width."""
-        numbers = key.uniform(len(sizes), 2 * ATTEMPTS + 2)
-        widths, heights = draw_sides(sizes, numbers[:, :-2], self.scale, self.ratio)
-        fits = (heights > 0) & (heights <= sizes[:, :1]) & (widths > 0) & (widths <= sizes[:, 1:])
-        drawn, found = first(fits, heights, widths)
-        size = torch.where(found, drawn, self._largest(sizes))
-        start = torch.where(found, corners(numbers[:, -2:], sizes - size), (sizes - size) // 2)
-        return torch.cat([start, size], dim=1).int()
+        numbers, whole = key.uniform(len(sizes), 2 * ATTEMPTS + 2).numpy(), sizes.numpy()
+        widths, heights = draw_sides(whole, numbers[:, :-2], self.scale, self.ratio)
+        fits = (heights > 0) & (heights <= whole[:, :1]) & (widths > 0) & (widths <= whole[:, 1:])
+        size, found = first(fits, heights, widths)
+        start = corners(numbers[:, -2:], whole - size)
+        if not found.all():
+            size = np.where(found, size, self._largest(whole))
+            start = np.where(found, start, (whole - size) // 2)
+        return torch.from_numpy(np.concatenate([start, size], axis=1).astype(np.int32))
 
-    def _largest(self, sizes: torch.Tensor) -> torch.Tensor:
+    def _largest(self, sizes: np.ndarray) -> np.ndarray:
         """Height and width of the largest part of each image whose ratio is allowed."""
-        height, width = sizes.double().unbind(1)
+        height, width = sizes.T
         narrow, wide = self.ratio
-        size = [height.minimum((width / narrow).round()), width.minimum((height * wide).round())]
-        return torch.stack(size, dim=1).long().clamp(min=1)
+        size = [np.minimum(height, np.rint(width / narrow)), np.minimum(width, np.rint(height * wide))]
+        return np.maximum(np.stack(size, axis=1).astype(np.int64), 1)
 
     def record(self, work: Work, parameters: torch.Tensor) -> None:
         work.crop_resize(parameters, self.size, self.interpolation)
@@ -133,7 +136,7 @@ class RandomCrop(Transform):
                 f"a crop of {self.size} must fit into the padded image; image {small} is "
                 f"{tuple(padded[small].tolist())} with its padding: pass pad_if_needed=True, or resize it first"
             )
-        start = corners(key.uniform(len(sizes), 2), padded - size) - before
+        start = torch.from_numpy(corners(key.uniform(len(sizes), 2).numpy(), (padded - size).numpy())) - before
         return torch.cat([start, size.expand_as(start)], dim=1).int()
 
     def record(self, work: Work, parameters: torch.Tensor) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
+import numpy as np
 import torch
 
 from fastload.transforms.arguments import interval, probability
@@ -67,12 +68,13 @@ class RandomErasing(Transform):
         return f"RandomErasing({self.p}, {self.scale}, {self.ratio}, {self.value!r})"
 
     def sample(self, sizes: torch.Tensor, key: Key) -> Erasure:
-        numbers = key.uniform(len(sizes), 2 * ATTEMPTS + 3)
-        heights, widths = draw_sides(sizes, numbers[:, : 2 * ATTEMPTS], self.scale, self.ratio)
-        size, found = first((heights < sizes[:, :1]) & (widths < sizes[:, 1:]), heights, widths)
-        start = corners(numbers[:, -3:-1], sizes - size)
-        erased = found & (numbers[:, -1:] < self.p) & (size > 0).all(1, keepdim=True)
-        return Erasure((torch.cat([start, size], dim=1) * erased).int(), key.integers(len(sizes)))
+        numbers, whole = key.uniform(len(sizes), 2 * ATTEMPTS + 3).numpy(), sizes.numpy()
+        heights, widths = draw_sides(whole, numbers[:, : 2 * ATTEMPTS], self.scale, self.ratio)
+        size, found = first((heights < whole[:, :1]) & (widths < whole[:, 1:]), heights, widths)
+        start = corners(numbers[:, -3:-1], whole - size)
+        erased = found & (numbers[:, -1:] < self.p) & (size > 0).all(1, keepdims=True)
+        boxes = (np.concatenate([start, size], axis=1) * erased).astype(np.int32)
+        return Erasure(torch.from_numpy(boxes), key.integers(len(sizes)))
 
     def record(self, work: Work, parameters: Erasure) -> None:
         noise, value = ((1.0,), (0.0,)) if isinstance(self.value, str) else ((0.0,), self.value)

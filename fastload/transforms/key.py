@@ -11,6 +11,7 @@ __all__ = ["Key"]
 
 _WORDS = 4  # 64-bit words that Philox yields for each value of its counter
 _BATCH = 2**32  # the block that belongs to the whole batch
+_NEXT_BLOCK = 2**128  # from a place to the same of the next block, as the counter runs
 
 
 @dataclass(frozen=True)
@@ -48,26 +49,27 @@ class Key:
 
     def uniform(self, samples: int, count: int = 1) -> torch.Tensor:
         """``count`` numbers in [0, 1) for each sample, float64 (samples, count), on the CPU; (samples,) for one."""
-        blocks = [self._block(samples, block) for block in range(-(-count // _WORDS))]
-        numbers = torch.from_numpy(np.concatenate(blocks, axis=1)[:, :count])
+        numbers = torch.from_numpy((self._words(samples, count) >> np.uint64(11)) * 2.0**-53)
         return numbers[:, 0] if count == 1 else numbers
 
     def integers(self, samples: int) -> torch.Tensor:
         """One number for each sample, int64, uniform over 0 to 2**63 - 1: a seed for what the device draws."""
-        return torch.from_numpy((self._words(samples, 0)[:, 0] >> 1).astype(np.int64))
+        return torch.from_numpy((self._words(samples, 1)[:, 0] >> np.uint64(1)).astype(np.int64))
 
     def generator(self) -> np.random.Generator:
         """NumPy's generator for what is drawn once a batch; it depends on the batch's first sample."""
         return np.random.Generator(self._philox(_BATCH))
 
-    def _block(self, samples: int, block: int) -> np.ndarray:
-        numbers: np.ndarray = (self._words(samples, block) >> np.uint64(11)) * 2.0**-53
-        return numbers
-
-    def _words(self, samples: int, block: int) -> np.ndarray:
-        every = self._philox(block).random_raw(_WORDS * (max(samples - 1, 0) * self.stride + 1))
-        rows: np.ndarray = every.reshape(-1, _WORDS)[:: self.stride][:samples]
-        return rows
+    def _words(self, samples: int, count: int) -> np.ndarray:
+        """``count`` words for each sample, uint64 (samples, count)."""
+        places = max(samples - 1, 0) * self.stride + 1
+        words = np.empty((samples, -(-count // _WORDS) * _WORDS), dtype=np.uint64)
+        generator = self._philox(0)
+        for column in range(0, count, _WORDS):
+            every = generator.random_raw(_WORDS * places).reshape(-1, _WORDS)
+            words[:, column : column + _WORDS] = every[:: self.stride][:samples]
+            generator.advance(_NEXT_BLOCK - places)
+        return words[:, :count]
 
     def _philox(self, block: int) -> np.random.Philox:
         key, counter = (

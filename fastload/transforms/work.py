@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from fastload import kernels
@@ -23,9 +24,12 @@ TOP, LEFT, HEIGHT, WIDTH, VIRTUAL_HEIGHT, VIRTUAL_WIDTH, OFFSET_Y, OFFSET_X, FLI
 
 @dataclass
 class Geometry:
-    """Where each output pixel of the next pass comes from: windows as ``kernels.resample`` takes them, and the size."""
+    """Where each output pixel of the next pass comes from: windows as ``kernels.resample`` takes them, and the size.
 
-    windows: torch.Tensor
+    Windows are made in NumPy, as boxes are drawn in it: ``transforms/boxes.py`` says why.
+    """
+
+    windows: np.ndarray
     size: Size
     interpolation: str = "nearest"
     fill: float = 0.0
@@ -42,9 +46,9 @@ class Geometry:
         )
 
     @property
-    def mirrors(self) -> torch.Tensor:
+    def mirrors(self) -> np.ndarray:
         """Whether each image is mirrored along y and x, bool (N, 2)."""
-        return self.windows[:, FLIP_Y:].bool()
+        return self.windows[:, FLIP_Y:] != 0
 
 
 @dataclass(frozen=True)
@@ -110,30 +114,29 @@ class Work:
 
     def crop_resize(self, boxes: torch.Tensor, size: Size, interpolation: str = "bilinear") -> None:
         """Cut ``boxes``, int32 (N, 4): top, left, height, width, and resize them to ``size``, one for all or (N, 2)."""
-        boxes = self._each(boxes)
         size = size if isinstance(size, tuple) else self._each(size)
         geometry = self._movable(free=lambda now: not (now.resized or now.moved))
-        self._moved(_windows(boxes, size), size)
-        flipped = _unflipped(boxes, self._sizes, geometry.mirrors)
-        geometry.windows[:, TOP : WIDTH + 1] = flipped
-        geometry.windows[:, VIRTUAL_HEIGHT : VIRTUAL_WIDTH + 1] = _rows(size, len(boxes)).int()
+        windows = _windows(self._each(boxes).numpy(), size)
+        self._moved(windows, size)
+        geometry.windows[:, : VIRTUAL_WIDTH + 1] = windows[:, : VIRTUAL_WIDTH + 1]
+        geometry.windows[:, : WIDTH + 1] = _unflipped(windows[:, : WIDTH + 1], self._sizes, geometry.mirrors)
         geometry.interpolation = interpolation
         geometry.resized = True
         self._sized(geometry, size)
 
     def crop(self, boxes: torch.Tensor, fill: float = 0.0) -> None:
         """Cut ``boxes``, int32 (N, 4), all of one size or not; what lies outside of the image is ``fill``."""
-        boxes = self._each(boxes)
+        cut = self._each(boxes).numpy()
         fill = fill / 255 if self.dtype is torch.uint8 else fill
-        inside = bool((boxes[:, :2] >= 0).all() and (boxes[:, :2] + boxes[:, 2:] <= self._sizes).all())
+        inside = bool((cut[:, :2] >= 0).all() and (cut[:, :2] + cut[:, 2:] <= self._sizes.numpy()).all())
         geometry = self._movable(free=lambda now: inside or not now.moved)
-        sides = boxes[:, 2:].long()
+        sides = cut[:, 2:].astype(np.int64)
         same = bool((sides == sides[:1]).all())
-        size = (int(sides[0, 0]), int(sides[0, 1])) if same else sides
+        size = (int(sides[0, 0]), int(sides[0, 1])) if same else torch.from_numpy(sides)
         windows = _windows(_whole(self._sizes), self._sizes)
-        windows[:, OFFSET_Y : OFFSET_X + 1] = boxes[:, :2]
+        windows[:, OFFSET_Y : OFFSET_X + 1] = cut[:, :2]
         self._moved(windows, size)
-        flipped = _unflipped(boxes, self._sizes, geometry.mirrors)
+        flipped = _unflipped(cut, self._sizes, geometry.mirrors)
         geometry.windows[:, OFFSET_Y : OFFSET_X + 1] += flipped[:, :2]
         geometry.fill = geometry.fill if geometry.moved else fill
         geometry.moved = True
@@ -147,7 +150,7 @@ class Work:
         windows = _windows(_whole(self._sizes), self._sizes)
         for column, chosen in ((FLIP_X, horizontal), (FLIP_Y, vertical)):
             if chosen is not None:
-                windows[:, column] = self._each(chosen).int()
+                windows[:, column] = self._each(chosen).numpy()
         self._moved(windows, self._geometry.size)
         self._geometry.windows[:, FLIP_Y:] ^= windows[:, FLIP_Y:]
 
@@ -282,7 +285,7 @@ class Work:
         moved = geometry is not None and (geometry.resized or geometry.moved or bool(geometry.mirrors[:, 0].any()))
         if moved or self._ops or self._erase or self._mix or not isinstance(images, torch.Tensor):
             return None
-        mirrored = None if geometry is None else geometry.mirrors[:, 1]
+        mirrored = None if geometry is None else torch.from_numpy(geometry.mirrors[:, 1])
         if self._normalization is not None:
             return self._flip_normalize(images, mirrored, self._normalization)
         if mirrored is None or not (last or images.dtype is not torch.uint8):
@@ -319,7 +322,7 @@ class Work:
         ragged = images if isinstance(images, Ragged) else Ragged.of(images)
         return kernels.resample(
             ragged,
-            geometry.windows,
+            torch.from_numpy(geometry.windows),
             geometry.size,
             interpolation=geometry.interpolation,
             fill=geometry.fill,
@@ -380,10 +383,10 @@ class Work:
         self._geometry = self._geometry or Geometry.identity(self.images)
         return self._geometry
 
-    def _moved(self, windows: torch.Tensor, size: Size) -> None:
+    def _moved(self, windows: np.ndarray, size: Size) -> None:
         """Note a step for targets to follow; each by itself, since rounding and clipping come after each."""
         size = size if isinstance(size, tuple) else size[:: self.frames]
-        self.moves.append(Move(self.sizes, size, windows=windows[:: self.frames]))
+        self.moves.append(Move(self.sizes, size, windows=torch.from_numpy(windows[:: self.frames])))
 
     def _sized(self, geometry: Geometry, size: Size) -> None:
         geometry.size = size
@@ -394,23 +397,25 @@ def sizes_of(images: Pixels) -> torch.Tensor:
     """Heights and widths, int64 (N, 2), on the CPU."""
     if isinstance(images, Ragged):
         return images.sizes
-    return torch.tensor([list(images.shape[-2:])]).repeat(len(images), 1)
+    return _rows((images.shape[-2], images.shape[-1]), len(images))
 
 
-def _windows(boxes: torch.Tensor, size: Size) -> torch.Tensor:
+def _windows(boxes: np.ndarray, size: Size) -> np.ndarray:
     """What cuts out ``boxes`` and resizes them to ``size``, int32 (N, 10)."""
-    windows = torch.zeros(len(boxes), 10, dtype=torch.int32)
+    windows = np.zeros((len(boxes), 10), dtype=np.int32)
     windows[:, TOP : WIDTH + 1] = boxes
-    windows[:, VIRTUAL_HEIGHT : VIRTUAL_WIDTH + 1] = _rows(size, len(boxes)).int()
+    windows[:, VIRTUAL_HEIGHT : VIRTUAL_WIDTH + 1] = size if isinstance(size, tuple) else size.numpy()
     return windows
 
 
-def _whole(sizes: torch.Tensor) -> torch.Tensor:
-    return torch.cat([torch.zeros_like(sizes), sizes], dim=1).int()
+def _whole(sizes: torch.Tensor) -> np.ndarray:
+    boxes = np.zeros((len(sizes), 4), dtype=np.int32)
+    boxes[:, HEIGHT:] = sizes.numpy()
+    return boxes
 
 
 def _rows(size: Size, count: int) -> torch.Tensor:
-    return size if isinstance(size, torch.Tensor) else torch.tensor([size], dtype=torch.int64).repeat(count, 1)
+    return size if isinstance(size, torch.Tensor) else torch.from_numpy(np.full((count, 2), size, dtype=np.int64))
 
 
 def _channels(values: tuple[float, ...], like: int | tuple[float, ...]) -> tuple[float, ...]:
@@ -418,10 +423,10 @@ def _channels(values: tuple[float, ...], like: int | tuple[float, ...]) -> tuple
     return values * count if len(values) == 1 else values
 
 
-def _unflipped(boxes: torch.Tensor, sizes: torch.Tensor, mirrors: torch.Tensor) -> torch.Tensor:
+def _unflipped(boxes: np.ndarray, sizes: torch.Tensor, mirrors: np.ndarray) -> np.ndarray:
     """Boxes of mirrored images, where they lie in the images before: windows mirror last."""
-    starts = torch.where(mirrors, sizes.int() - boxes[:, :2] - boxes[:, 2:], boxes[:, :2])
-    return torch.cat([starts, boxes[:, 2:]], dim=1)
+    starts = np.where(mirrors, sizes.numpy() - boxes[:, :2] - boxes[:, 2:], boxes[:, :2])
+    return np.concatenate([starts, boxes[:, 2:]], axis=1)
 
 
 def _bounds(codes: torch.Tensor) -> torch.Tensor:
