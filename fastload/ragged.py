@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 
 __all__ = ["Ragged"]
@@ -55,9 +56,9 @@ class Ragged:
     def _of_batch(cls, images: torch.Tensor) -> Ragged:
         n, channels, height, width = images.shape
         step = images.stride(0) * images.itemsize
-        table = torch.tensor([images.data_ptr(), height, width, *images.stride()[1:]], dtype=torch.int64).repeat(n, 1)
-        table[:, 0] += step * torch.arange(n)
-        return cls(images, table, channels)
+        table = np.full((n, COLUMNS), (images.data_ptr(), height, width, *images.stride()[1:]), dtype=np.int64)
+        table[:, 0] += step * np.arange(n)
+        return cls(images, torch.from_numpy(table), channels)
 
     def __len__(self) -> int:
         return len(self.table)

@@ -23,7 +23,8 @@ def upload(device: torch.device, *tensors: torch.Tensor) -> list[torch.Tensor]:
         starts.append(-(-(starts[-1] + size) // ALIGNMENT) * ALIGNMENT)
     block = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=True)
     views = list(zip(tensors, starts, sizes, strict=False))
+    memory = block.numpy()
     for tensor, start, size in views:
-        block[start : start + size].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        memory[start : start + size].view(tensor.numpy().dtype).reshape(tensor.shape)[...] = tensor.numpy()
     moved = block.to(device, non_blocking=True)
     return [moved[start : start + size].view(tensor.dtype).view(tensor.shape) for tensor, start, size in views]

@@ -1,7 +1,7 @@
 """Random boxes: what RandomResizedCrop keeps, and RandomErasing overwrites.
 
-They are drawn in NumPy: where many small operations follow each other, PyTorch lets go of the interpreter's lock in each,
-and waits for it again beside the thread that trains (docs/decoding.md).
+They are drawn in NumPy: PyTorch lets go of the interpreter's lock in every operation, however small, and waits for it
+again beside the thread that trains (docs/decoding.md).
 """
 
 from __future__ import annotations
@@ -56,8 +56,10 @@ def corners(numbers: np.ndarray, room: np.ndarray) -> np.ndarray:
     >>> corners(np.array([0.0, 0.999]), np.array([2, 2]))
     array([0, 2])
     """
-    return (numbers * (room + 1)).astype(np.int64)
+    places: np.ndarray = (numbers * (room + 1)).astype(np.int64)
+    return places
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:
-    return np.rint(values).astype(np.int64)
+    rounded: np.ndarray = np.rint(values).astype(np.int64)
+    return rounded

@@ -48,7 +48,7 @@ class Geometry:
     @property
     def mirrors(self) -> np.ndarray:
         """Whether each image is mirrored along y and x, bool (N, 2)."""
-        return self.windows[:, FLIP_Y:] != 0
+        return self.windows[:, FLIP_Y:].astype(bool)
 
 
 @dataclass(frozen=True)

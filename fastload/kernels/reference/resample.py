@@ -105,9 +105,9 @@ def check(images: Ragged, windows: torch.Tensor, interpolation: str, finish: Fin
             f"windows must be int32 ({len(images)}, {WINDOW_COLUMNS}) on the CPU; "
             f"got {windows.dtype} {tuple(windows.shape)} on {windows.device}"
         )
-    empty = (windows[:, 2:6] < 1).any(1)
+    empty = windows.numpy()[:, 2:6].min(1, initial=1) < 1
     if empty.any():
-        image = int(empty.nonzero()[0])
+        image = int(empty.argmax())
         raise ValueError(
             "a window's height, width, virtual height and virtual width must be 1 or more; "
             f"got {windows[image, 2:6].tolist()} for image {image}"

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -308,8 +309,8 @@ def resample(
     if images.dtype is not torch.uint8 or resample_any.layout_of(images.table.numpy(), images.channels) != "planar":
         return resample_any.resample(images, windows, size, interpolation=interpolation, fill=fill, finish=finish)
     outs = allocate(images, size, finish)
-    table = torch.cat([images.table, outs.table, windows], 1)
-    height, width = outs.sizes.amax(0).tolist() if len(outs) else (0, 0)
+    table = torch.from_numpy(np.concatenate([images.table.numpy(), outs.table.numpy(), windows.numpy()], axis=1))
+    height, width = outs.sizes.numpy().max(0, initial=0).tolist()
     tiles_x = triton.cdiv(width, TILE[1])
     tiles = triton.cdiv(height, TILE[0]) * tiles_x
     shared, (on_device,) = arguments(finish, images.device, table)
@@ -339,5 +340,6 @@ def _most_taps(windows: torch.Tensor, interpolation: str) -> int:
     """How many rows of a source at most are mixed into a row of its output."""
     if interpolation == "nearest":
         return 1
-    scale = float((windows[:, 2] / windows[:, 4]).max())
+    window = windows.numpy()
+    scale = float((window[:, 2] / window[:, 4]).max())
     return math.ceil(2 * max(scale, 1.0) * (2 if interpolation == "bicubic" else 1))

@@ -322,8 +322,8 @@ def resample(
     """See :func:`fastload.kernels.resample`."""
     check(images, windows, interpolation, finish)
     outs = allocate(images, size, finish)
-    table = torch.cat([images.table, outs.table, windows], 1)
-    height, width = outs.sizes.amax(0).tolist() if len(outs) else (0, 0)
+    table = torch.from_numpy(np.concatenate([images.table.numpy(), outs.table.numpy(), windows.numpy()], axis=1))
+    height, width = outs.sizes.numpy().max(0, initial=0).tolist()
     tiles_x = triton.cdiv(width, TILE[1])
     tiles = triton.cdiv(height, TILE[0]) * tiles_x
     shared, (on_device,) = arguments(finish, images.device, table)
