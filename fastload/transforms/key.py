@@ -10,8 +10,7 @@ import torch
 __all__ = ["Key"]
 
 _WORDS = 4  # 64-bit words that Philox yields for each value of its counter
-_BATCH = 2**32  # the block that belongs to the whole batch
-_NEXT_BLOCK = 2**128  # from a place to the same of the next block, as the counter runs
+_SAMPLES, _BATCH = 0, 1  # whose the numbers are
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,8 @@ class Key:
     ``draw`` tells apart the transforms that draw for the same sample.
 
     The generator is Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), NumPy's,
-    with the key (seed, epoch) and the counter (place, draw, block): a block is four numbers.
+    with the key (seed, epoch) and the counter (place * blocks + block, draw): a block is four numbers, and a sample
+    has as many as it needs, one behind the other, so that those of a batch are drawn in one go.
     """
 
     seed: int = 0
@@ -58,22 +58,19 @@ class Key:
 
     def generator(self) -> np.random.Generator:
         """NumPy's generator for what is drawn once a batch; it depends on the batch's first sample."""
-        return np.random.Generator(self._philox(_BATCH))
+        return np.random.Generator(self._philox(self.place, _BATCH))
 
     def _words(self, samples: int, count: int) -> np.ndarray:
         """``count`` words for each sample, uint64 (samples, count)."""
         places = max(samples - 1, 0) * self.stride + 1
-        words = np.empty((samples, -(-count // _WORDS) * _WORDS), dtype=np.uint64)
-        generator = self._philox(0)
-        for column in range(0, count, _WORDS):
-            every = generator.random_raw(_WORDS * places).reshape(-1, _WORDS)
-            words[:, column : column + _WORDS] = every[:: self.stride][:samples]
-            generator.advance(_NEXT_BLOCK - places)
-        return words[:, :count]
+        blocks = -(-count // _WORDS)
+        every = self._philox(self.place * blocks, _SAMPLES).random_raw(places * blocks * _WORDS)
+        words: np.ndarray = every.reshape(places, -1)[:: self.stride][:samples, :count]
+        return words
 
-    def _philox(self, block: int) -> np.random.Philox:
+    def _philox(self, first: int, whose: int) -> np.random.Philox:
         key, counter = (
             np.array([number % 2**64 for number in numbers], dtype=np.uint64)
-            for numbers in ((self.seed, self.epoch), (self.place, self.draw, block, 0))
+            for numbers in ((self.seed, self.epoch), (first, self.draw, whose, 0))
         )
         return np.random.Philox(key=key, counter=counter)
