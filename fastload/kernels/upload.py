@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import torch
 
 __all__ = ["upload"]
@@ -17,14 +19,13 @@ def upload(device: torch.device, *tensors: torch.Tensor) -> list[torch.Tensor]:
     """
     if device.type in ("cpu", "mps"):
         return [tensor.to(device) for tensor in tensors]
-    sizes = [tensor.numel() * tensor.itemsize for tensor in tensors]
-    starts = [0]
-    for size in sizes:
-        starts.append(-(-(starts[-1] + size) // ALIGNMENT) * ALIGNMENT)
-    block = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=True)
-    views = list(zip(tensors, starts, sizes, strict=False))
-    memory = block.numpy()
-    for tensor, start, size in views:
-        memory[start : start + size].view(tensor.numpy().dtype).reshape(tensor.shape)[...] = tensor.numpy()
+    *starts, size = accumulate((-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in tensors), initial=0)
+    block = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    for tensor, start in zip(tensors, starts, strict=True):
+        array = tensor.numpy()
+        block.numpy()[start : start + array.nbytes].view(array.dtype).reshape(array.shape)[...] = array
     moved = block.to(device, non_blocking=True)
-    return [moved[start : start + size].view(tensor.dtype).view(tensor.shape) for tensor, start, size in views]
+    return [
+        moved[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        for tensor, start in zip(tensors, starts, strict=True)
+    ]
