@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fastload.decoder import Decoded, Decoder
 from fastload.nested import Path
@@ -19,6 +19,7 @@ __all__ = ["Fetched", "Fetcher"]
 T = TypeVar("T")
 
 PINNED_AHEAD = 2  # batches whose files wait for the decoder: one that is being pinned, one that is
+DECODED_AHEAD = 1  # batches whose images wait for a place, or are being decoded
 _NOTHING = object()
 
 
@@ -36,19 +37,20 @@ class Fetched:
 
 
 @dataclass
-class _Waiting:
-    """A batch that has no place yet, and its files where they can be decoded from."""
+class _Waiting(Generic[T]):
+    """A batch that has no place yet, and what its files are by now: pinned, or decoded."""
 
     batch: Any
     position: Position
-    files: dict[Path, Pinned]
+    files: dict[Path, T]
 
 
 class Fetcher:
     """Pulls the batches of one pass, each as soon as there is a place for it; until the end, or the pass is closed.
 
     With a ``decoder`` there are threads of their own for it: one pulls and pins, one decodes. To drive a decoder takes
-    the host longer than the rest of the work on a batch does (docs/decoding.md), and none is to wait for another.
+    the host longer than the rest of the work on a batch does (docs/decoding.md), and none is to wait for another: so
+    images are there when a place becomes free, instead of being decoded from then on.
     """
 
     def __init__(self, batches: Iterator[Any], progress: Progress, room: Room, decoder: Decoder | None) -> None:
@@ -57,20 +59,19 @@ class Fetcher:
         self.room = room
         self._decoder = decoder
         self._threads: list[threading.Thread] = []
-        self._turns: SimpleQueue[None] = SimpleQueue()  # each to pull a batch
-        for _ in range(PINNED_AHEAD):
-            self._turns.put(None)
+        self._to_pin, self._to_decode = _turns(PINNED_AHEAD), _turns(DECODED_AHEAD)
 
     def __iter__(self) -> Iterator[Fetched]:
         if self._decoder is None:
             return self._pulled()
         pinned = self._ahead(self._pinned(self._decoder), "fastload-pin")
-        return self._ahead(self._decoded(self._decoder, pinned), "fastload-decode")
+        return self._placed(self._ahead(self._decoded(self._decoder, pinned), "fastload-decode"))
 
     def close(self) -> None:
         """Wait for the threads, and let go of the loader, which an error's traceback would keep otherwise."""
         self.room.close()
-        self._turns.put(None)
+        for turns in (self._to_pin, self._to_decode):
+            turns.put(None)
         for thread in self._threads:
             thread.join()
         if self._decoder is not None:
@@ -86,10 +87,10 @@ class Fetcher:
             yield fetched
             del fetched
 
-    def _pinned(self, decoder: Decoder) -> Iterator[_Waiting]:
+    def _pinned(self, decoder: Decoder) -> Iterator[_Waiting[Pinned]]:
         decoder.side.adopt_thread()
         while True:
-            self._turns.get()
+            self._to_pin.get()
             if self.room.closed or (batch := next(self.batches, _NOTHING)) is _NOTHING:
                 return
             waiting = _Waiting(batch, self.progress.fetched(), decoder.pin(batch))
@@ -97,14 +98,25 @@ class Fetcher:
             yield waiting
             del waiting
 
-    def _decoded(self, decoder: Decoder, pinned: Iterator[_Waiting]) -> Iterator[Fetched]:
+    def _decoded(self, decoder: Decoder, pinned: Iterator[_Waiting[Pinned]]) -> Iterator[_Waiting[Decoded]]:
         decoder.side.adopt_thread()
         for came in pinned:
+            self._to_decode.get()
+            if self.room.closed:
+                return
+            waiting = _Waiting(came.batch, came.position, decoder(came.files))
+            del came
+            self._to_pin.put(None)
+            yield waiting
+            del waiting
+
+    def _placed(self, decoded: Iterator[_Waiting[Decoded]]) -> Iterator[Fetched]:
+        for came in decoded:
             if (place := self.room.enter()) is None:
                 return
-            fetched = Fetched(came.batch, came.position, place, decoder(came.files))
+            fetched = Fetched(came.batch, came.position, place, came.files)
             del came
-            self._turns.put(None)
+            self._to_decode.put(None)
             yield fetched
             del fetched
 
@@ -115,6 +127,14 @@ class Fetcher:
         thread.start()
         self._threads.append(thread)
         return _received(arrivals)
+
+
+def _turns(count: int) -> SimpleQueue[None]:
+    """``count`` turns to take, each to be given back."""
+    turns: SimpleQueue[None] = SimpleQueue()
+    for _ in range(count):
+        turns.put(None)
+    return turns
 
 
 def _put(items: Iterator[T], arrivals: SimpleQueue[T | BaseException | None]) -> None:

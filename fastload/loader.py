@@ -58,7 +58,8 @@ class PrefetchLoader:
             any callable that takes and returns a batch of images.
         dtype: of the normalised images; float32 by default. Needs ``mean`` and ``std``.
         memory_format: of the normalised images, such as ``torch.channels_last``. Needs ``mean`` and ``std``.
-        depth: how many batches may wait for the consumer, at least 1. At most ``depth + 2`` are on the device.
+        depth: how many batches may wait for the consumer, at least 1. At most ``depth + 2`` are on the device,
+            and the images of one more where files are decoded there.
         static: whether batches come at fixed addresses, as CUDA graphs need them: batch ``k + depth + 2`` where batch
             ``k`` was. A batch is then whole only until the next but one is asked for. True, or what becomes of a batch
             with fewer samples: ``"dynamic"`` (as True), ``"drop"`` or ``"pad"``; :class:`fastload.Static` tells more.
