@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -29,7 +29,7 @@ from fastload.bench.result import Row, row
 from fastload.bench.stages import CPU_STAGES, STAGES, Source, decoding_workers
 from fastload.bench.suite import Plan, Suite
 from fastload.bench.training import TrainingStep, cudnn_search
-from fastload.bench.window import Batches, Step, Window, outside_gib, timed_window
+from fastload.bench.window import Batches, Step, Window, outside_gib, run, timed_window
 from fastload.data import sample_data
 from fastload.kernels import reference
 
@@ -47,8 +47,8 @@ class Size:
     batch a worker, after a round of warm-up: a window that cut a burst in two would depend on where. The limit's are as
     long as the others': a GPU that has just been idle runs faster than one that is at work.
 
-    The warm-up is long enough for queues to fill, and pinned memory and decoders' buffers to grow: while they grow,
-    steps take two to four times as long.
+    The warm-up is long enough for queues to fill, and pinned memory to grow: while it grows, steps take two to four
+    times as long. Decoders' buffers take hundreds of batches: they are given ``settling`` of them before, untrained.
     """
 
     model: str
@@ -56,6 +56,7 @@ class Size:
     rounds: int
     steps: int = 100
     warm_up: int = 50
+    settling: int = 400
     files: int = 1280  # one in five held out, which nobody reads
     side: int = 224
 
@@ -64,7 +65,7 @@ class Size:
         size = CASES[case]
         if device.type == "cuda":
             return size
-        return replace(size, model="resnet18", batch=4, rounds=1, steps=2, warm_up=1, files=20, side=32)
+        return replace(size, model="resnet18", batch=4, rounds=1, steps=2, warm_up=1, settling=1, files=20, side=32)
 
     def window(self, subject: str) -> tuple[int, int]:
         """Steps of warm-up, and steps that are timed."""
@@ -112,6 +113,12 @@ class Bench:
                 memory_format=LAYOUT,
             )
 
+    def settle(self, name: str) -> None:
+        """Let a decoder's buffers grow: whenever one does, all that the device has been given is waited for."""
+        if name not in CPU_STAGES:
+            with self._watched(name), closing(STAGES[name](self.source)) as batches:
+                run(_look, batches, self.size.settling)
+
     def window(self, name: str, step: Step) -> Window:
         batches = self._kept() if name == "limit" else STAGES[name](self.source)
         warm_up, steps = self.size.window(name)
@@ -148,6 +155,7 @@ def measure(plan: Plan) -> list[Row]:
     with Bench.open(size, plan.device) as bench:
         for name in plan.track(subjects, "checking"):
             bench.check(name)
+            bench.settle(name)
         return _loaders(plan, bench, subjects) if plan.case == "loader" else _training(plan, bench, subjects)
 
 
