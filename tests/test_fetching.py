@@ -2,6 +2,7 @@
 
 import threading
 import time
+import weakref
 
 import pytest
 import torch
@@ -40,6 +41,23 @@ class Counting(DataLoader):
         for batch in super().__iter__():
             self.pulled += 1
             yield batch
+
+
+class Noting(T.DecodeJpeg):
+    """Notes which thread decodes, and how many batches' images are there then, the new ones among them."""
+
+    def __init__(self):
+        super().__init__()
+        self.threads, self.most = [], 0
+        self._images = weakref.WeakSet()
+
+    def run(self, batch, key):
+        decodes = not batch.is_decoded
+        super().run(batch, key)
+        if decodes:
+            self.threads.append(threading.current_thread().name)
+            self._images.add(batch.images)
+            self.most = max(self.most, len(self._images))
 
 
 def loader(device, *, broken=(), on_error="raise", workers=2, last=()):
@@ -108,6 +126,31 @@ def test_g04_no_more_batches_are_pulled_than_have_a_place_or_are_decoded_or_pinn
             time.sleep(0.3)
         # Of depth + 2 places one is free again when the third is asked for.
         assert settled <= max(3, taken + 1) + DECODED_AHEAD + PINNED_AHEAD
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_images_wait_for_a_place_decoded(device):
+    decode = Noting()
+    files = DataLoader(Files(), BATCH, collate_fn=fl.collate, num_workers=2)
+    transform = T.Compose([decode, T.RandomResizedCrop(16)])
+    with fl.PrefetchLoader(files, transform=transform, device=device, depth=1) as prefetched:
+        batches = iter(prefetched)
+        next(batches)
+        settled = None
+        while settled != len(decode.threads):
+            settled = len(decode.threads)
+            time.sleep(0.3)
+        # Of depth + 2 places none is free again before the third batch is asked for.
+        assert decode.threads == ["fastload-decode"] * (3 + DECODED_AHEAD)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_g04_beside_the_batch_that_is_transformed_the_images_of_one_more_are_there(device):
+    decode = Noting()
+    files = DataLoader(Files(), BATCH, collate_fn=fl.collate, num_workers=2)
+    transform = T.Compose([decode, T.RandomResizedCrop(16), lambda images: time.sleep(0.05) or images])
+    assert len(list(fl.PrefetchLoader(files, transform=transform, device=device, depth=4))) == 6
+    assert decode.most == 1 + DECODED_AHEAD
 
 
 @pytest.mark.gpu
