@@ -46,11 +46,11 @@ class _Waiting(Generic[T]):
 
 
 class Fetcher:
-    """Pulls the batches of one pass, each as soon as there is a place for it; until the end, or the pass is closed.
+    """The batches of one pass, each as soon as there is a place for it; until the end, or the pass is closed.
 
-    With a ``decoder`` there are threads of their own for it: one pulls and pins, one decodes. To drive a decoder takes
-    the host longer than the rest of the work on a batch does (docs/decoding.md), and none is to wait for another: so
-    images are there when a place becomes free, instead of being decoded from then on.
+    A batch is pulled when it has its place. With a ``decoder``, threads of their own are ahead of that: one pulls and
+    pins, one decodes, so that images are there when a place becomes free. To drive a decoder takes the host longer than
+    the rest of the work on a batch does (docs/decoding.md), and none is to wait for another.
     """
 
     def __init__(self, batches: Iterator[Any], progress: Progress, room: Room, decoder: Decoder | None) -> None:
