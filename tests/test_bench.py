@@ -47,6 +47,7 @@ def test_kernels_measures_every_subject_in_both_formats(tmp_path, console):
         "flip_normalize": {"timm"},
         "rrc_flip_normalize": {"timm", "compile"},
         "deit_recipe": {"timm", "compile"},
+        "detection_resize": {"timm", "compile"},
     }
     assert lines == {
         (case, variant, name) for case, others in absent.items() for variant in formats for name in names - others

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
+from fastload.bench.detection import DETECTION_RESIZE
 from fastload.bench.imagenet import MEAN, STD
 from fastload.bench.normalizers import FLIP_NORMALIZE, NORMALIZE, NORMALIZERS, OUT
 from fastload.bench.recipes import DEIT_RECIPE, RRC_FLIP_NORMALIZE
@@ -23,7 +24,7 @@ __all__ = ["SUITE"]
 
 CYCLES_PER_SECOND = 2e9  # about the highest clock of a GPU
 HELD_SECONDS = 0.2
-Run = Callable[[Any], torch.Tensor]
+Run = Callable[[Any], Any]  # an input of the case to what it makes of it: a batch, or images of different sizes
 VARIANTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
@@ -69,6 +70,7 @@ CASES: dict[str, Case] = {
     "flip_normalize": FLIP_NORMALIZE,
     "rrc_flip_normalize": RRC_FLIP_NORMALIZE,
     "deit_recipe": DEIT_RECIPE,
+    "detection_resize": DETECTION_RESIZE,
 }
 
 
@@ -125,7 +127,7 @@ def _device_copy(size: Size, device: torch.device) -> Callable[[int], object]:
 
 def _rotating(run: Run, copies: list[Any]) -> Callable[[int], object]:
     """Work on the copies by turns; a result is kept until its copy's next turn, so results rotate too."""
-    results: list[torch.Tensor | None] = [None] * len(copies)
+    results: list[object] = [None] * len(copies)
 
     def call(number: int) -> None:
         turn = number % len(copies)
@@ -174,7 +176,7 @@ def _hold_device(device: torch.device, seconds: float) -> None:
 def settings(device: torch.device) -> dict[str, object]:
     return {
         **asdict(Size.of(device)),
-        "in": "uint8 NCHW; from rrc_flip_normalize on, planes of images near 500x375 at full size",
+        "in": "uint8 NCHW; from rrc_flip_normalize on, planes of images near 500x375 (detection: 600x450) at full size",
         "out": str(OUT),
         "mean": MEAN,
         "std": STD,

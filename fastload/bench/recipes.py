@@ -18,7 +18,18 @@ from fastload.bench.imagenet import MEAN, STD
 from fastload.bench.normalizers import OUT
 from fastload.ragged import Ragged
 
-__all__ = ["DEIT_RECIPE", "RRC_FLIP_NORMALIZE", "Crops", "Recipe", "RecipeCase"]
+__all__ = [
+    "BYTES",
+    "DEIT_RECIPE",
+    "FULL_SIDE",
+    "RESAMPLING",
+    "RRC_FLIP_NORMALIZE",
+    "Crops",
+    "Recipe",
+    "RecipeCase",
+    "check_close",
+    "random_images",
+]
 
 CLASSES = 1000
 LONG_SIDE, SHORT_SIDE = (470, 530), (350, 400)  # those of the sample photographs
@@ -45,17 +56,8 @@ class Crops:
 
     @classmethod
     def random(cls, batch: int, side: int, scale: float, device: torch.device, number: int) -> Crops:
-        generator = torch.Generator().manual_seed(number)
-        sides = [torch.randint(low, high + 1, (batch,), generator=generator) for low, high in (SHORT_SIDE, LONG_SIDE)]
-        sizes = (torch.stack(sides, dim=1) * scale).long()
-        pitches = -(-sizes[:, 1] // PITCH) * PITCH
-        planes = sizes[:, 0] * pitches
-        starts = torch.cat([torch.zeros(1, dtype=torch.int64), (3 * planes).cumsum(0)])
-        block = torch.randint(0, 256, (int(starts[-1]),), dtype=torch.uint8, device=device)
-        table = torch.stack(
-            [block.data_ptr() + starts[:-1], sizes[:, 0], sizes[:, 1], planes, pitches, torch.ones_like(planes)], dim=1
-        )
-        return cls(Ragged(block, table, 3), side, T.Key(seed=0, place=number * batch))
+        images = random_images(batch, (SHORT_SIDE, LONG_SIDE), scale, device, number)
+        return cls(images, side, T.Key(seed=0, place=number * batch))
 
     def ramps(self) -> Crops:
         """The same crops of images that rise evenly from left to right, top to bottom, and along the diagonal."""
@@ -98,6 +100,23 @@ class Crops:
     def _resized(self, image: torch.Tensor, box: Sequence[int]) -> torch.Tensor:
         crop: torch.Tensor = v2.functional.resized_crop(image, *box, size=[self.side, self.side], antialias=True)
         return crop
+
+
+def random_images(
+    batch: int, sides: Sequence[tuple[int, int]], scale: float, device: torch.device, number: int
+) -> Ragged:
+    """Random bytes as a decoder leaves images: in one block, rows aligned; ``sides`` bounds their height and width."""
+    generator = torch.Generator().manual_seed(number)
+    drawn = [torch.randint(low, high + 1, (batch,), generator=generator) for low, high in sides]
+    sizes = (torch.stack(drawn, dim=1) * scale).long()
+    pitches = -(-sizes[:, 1] // PITCH) * PITCH
+    planes = sizes[:, 0] * pitches
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), (3 * planes).cumsum(0)])
+    block = torch.randint(0, 256, (int(starts[-1]),), dtype=torch.uint8, device=device)
+    table = torch.stack(
+        [block.data_ptr() + starts[:-1], sizes[:, 0], sizes[:, 1], planes, pitches, torch.ones_like(planes)], dim=1
+    )
+    return Ragged(block, table, 3)
 
 
 def _ramps(image: torch.Tensor) -> torch.Tensor:
@@ -282,13 +301,13 @@ def _check_crops(name: str, recipe: Recipe, crops: Crops, out: torch.Tensor) -> 
         out = recipe(crops)
     else:
         allowed = RESAMPLING + (BYTES if name == "torchvision" else 0)
-    _check_close(name, out, crops.exact(), allowed)
+    check_close(name, out, crops.exact(), allowed)
 
 
 def _check_deit(name: str, _recipe: Recipe, crops: Crops, out: torch.Tensor) -> None:
     """Compare fastload with its own reference, on the CPU; of those that draw for themselves, the mean image value."""
     if name == "fastload":
-        _check_close(name, out, crops.reference_deit, HALF_PRECISION)
+        check_close(name, out, crops.reference_deit, HALF_PRECISION)
         return
     means, usual = out.float().mean((1, 2, 3)), crops.reference_deit.mean((1, 2, 3))
     allowed = SIGMAS * (2 / len(means)) ** 0.5 * usual.std()
@@ -299,7 +318,7 @@ def _check_deit(name: str, _recipe: Recipe, crops: Crops, out: torch.Tensor) -> 
         )
 
 
-def _check_close(name: str, out: torch.Tensor, exact: torch.Tensor, allowed: float) -> None:
+def check_close(name: str, out: torch.Tensor, exact: torch.Tensor, allowed: float) -> None:
     """Compare normalised values; ``allowed`` is of full scale, and rounding to the result's dtype comes on top."""
     std = torch.tensor(STD, device=out.device).view(-1, 1, 1)
     bound = allowed / std + rounding(out.dtype) * (exact.abs() + allowed / std)

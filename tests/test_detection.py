@@ -1,0 +1,57 @@
+"""The check of the resize for detection that the benchmark of kernels times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fastload.bench import WrongValuesError
+from fastload.bench.detection import DETECTION_RESIZE
+
+CPU = torch.device("cpu")
+BATCH, SIDE = 64, 32
+
+
+def check(name, change=lambda photographs: photographs, after=lambda images: images):
+    """Check a subject, with something done to what goes in and comes out."""
+    resize = DETECTION_RESIZE.build(name, SIDE, CPU, torch.contiguous_format)
+    photographs = DETECTION_RESIZE.inputs(BATCH, SIDE, CPU, 0)
+    wrong = lambda given: after(resize(change(given)))  # noqa: E731  (named for what it is)
+    DETECTION_RESIZE.check(name, wrong, photographs, torch.contiguous_format)
+
+
+@pytest.mark.parametrize("name", ["fastload", "torchvision"])
+def test_right_values_pass(name):
+    check(name)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"change": lambda photographs: replace(photographs, key=photographs.key.advanced(BATCH))},
+        {"after": lambda images: images[1:]},
+        {"after": lambda images: [image.mT for image in images]},
+        {"after": lambda images: [image.float() for image in images]},
+        {"after": lambda images: [image + 0.05 for image in images]},
+        {"after": lambda images: [image * torch.nan for image in images]},
+    ],
+    ids=["other flips", "one missing", "transposed", "other dtype", "brighter", "nan"],
+)
+def test_wrong_values_are_found(change):
+    with pytest.raises(WrongValuesError, match="torchvision is wrong"):
+        check("torchvision", **change)
+
+
+def test_the_shorter_side_and_at_most_the_longer_are_those_of_torchvisions_detectors():
+    photographs = DETECTION_RESIZE.inputs(256, 224, CPU, 0)
+    assert len(photographs.images) == 16
+    assert all(min(size) <= 800 and max(size) <= 1333 for size in photographs.sizes)
+    assert all(min(size) == 800 or max(size) == 1333 for size in photographs.sizes)
+
+
+def test_the_floor_counts_the_images_and_the_result():
+    photographs = DETECTION_RESIZE.inputs(BATCH, SIDE, CPU, 0)
+    sides = [*photographs.images.sizes.tolist(), *photographs.sizes, *photographs.sizes]
+    assert DETECTION_RESIZE.bytes_to_move(photographs) == 3 * sum(height * width for height, width in sides)
