@@ -112,10 +112,12 @@ def sample_data(
 def bench(
     suite: Annotated[
         str,
-        typer.Argument(help="accuracy, jpeg, kernels, ladder, resident, step or transfer: see benchmarks/README.md."),
+        typer.Argument(
+            help="accuracy, ddp, jpeg, kernels, ladder, resident, step or transfer: see benchmarks/README.md."
+        ),
     ],
     *,
-    cases: Annotated[str, typer.Option(help="Which, comma-separated; default: all.")] = "",
+    cases: Annotated[str, typer.Option(help="Which, comma-separated; default: all that there are GPUs for.")] = "",
     subjects: Annotated[str, typer.Option(help="Which, comma-separated; default: all that are installed.")] = "",
     runs: Annotated[int | None, typer.Option(min=1, help="How often to measure each subject.")] = None,
     out: Annotated[Path, typer.Option(help="The folder of the result file.")] = Path("benchmarks/results"),

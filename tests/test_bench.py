@@ -12,8 +12,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fastload import bench
-from fastload.bench import normalizers, result, step, transfer
+from fastload.bench import normalizers, result, stages, step, transfer
 from fastload.cli import app
+from fastload.cores import cores
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="measures at full size where there is a GPU")
 
@@ -80,6 +81,32 @@ def test_jpeg_measures_every_stage_next_to_the_limit(tmp_path, console):
 def test_jpeg_measures_loaders_alone(tmp_path, console):
     rows = measured(bench.prepare("jpeg", cases=["loader"], subjects=["fastload"], runs=1, out=tmp_path).run(console))
     assert [(row["subject"], row["metric"]) for row in rows] == [("fastload", "loader_img_per_s")]
+
+
+@pytest.mark.skipif(cores() < 2, reason="starts two ranks")
+def test_ddp_measures_all_ranks_together_next_to_the_limit(tmp_path, console):
+    rows = measured(bench.prepare("ddp", cases=["resnet50_b256_x2"], runs=1, out=tmp_path).run(console))
+    assert [row["subject"] for row in rows] == ["limit", "fastload"]
+    assert rows[0]["ratio_to_limit"] == 1
+    assert all(row["metric"] == "img_per_s" and row["ratio_to_limit"] > 0 for row in rows)
+
+
+def test_ddp_has_no_figures_where_wrong_images_are_delivered(tmp_path, monkeypatch):
+    def with_labels_of_others(source):
+        for images, labels in stages.fastload(source):
+            yield images, labels.roll(1)
+
+    monkeypatch.setitem(stages.STAGES, "fastload", with_labels_of_others)
+    with pytest.raises(bench.WrongValuesError, match="fastload is wrong"):
+        bench.prepare("ddp", cases=["resnet50_b256_x1"], runs=1, out=tmp_path).run()
+    assert not list(tmp_path.iterdir())
+
+
+def test_ddp_leaves_out_cases_with_more_ranks_than_devices(tmp_path, monkeypatch):
+    monkeypatch.setattr("fastload.bench.session.cores", lambda: 2)
+    assert bench.prepare("ddp", out=tmp_path).cases == ["resnet50_b256_x1", "resnet50_b256_x2"]
+    with pytest.raises(ValueError, match="resnet50_b256_x4 needs 4 cores, and there are 2: choose other cases"):
+        bench.prepare("ddp", cases=["resnet50_b256_x2", "resnet50_b256_x4"], out=tmp_path)
 
 
 def test_accuracy_compares_the_same_recipe_over_seeds(tmp_path, console):

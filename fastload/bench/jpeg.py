@@ -33,7 +33,7 @@ from fastload.bench.window import Batches, Step, Window, outside_gib, run, timed
 from fastload.data import sample_data
 from fastload.kernels import reference
 
-__all__ = ["SUITE"]
+__all__ = ["CASES", "SUITE", "Bench", "Size", "photographs"]
 
 CHECKED_BATCHES = 3
 SEED = 0
@@ -96,9 +96,13 @@ class Bench:
     def open(cls, size: Size, device: torch.device) -> Iterator[Bench]:
         """Write the files, and delete them in the end."""
         with tempfile.TemporaryDirectory(prefix="fastload-bench-") as folder:
-            root = sample_data(Path(folder) / "photographs", size.files, seed=SEED) / "train"
-            source = Source(root, size.batch, size.side, device)
-            yield cls(size, source, _batch_of(source))
+            yield cls.of(size, photographs(folder, size), device)
+
+    @classmethod
+    def of(cls, size: Size, root: Path, device: torch.device) -> Bench:
+        """Take the files that ``root`` has."""
+        source = Source(root, size.batch, size.side, device)
+        return cls(size, source, _batch_of(source))
 
     def check(self, name: str) -> None:
         """Check what a subject makes of test charts."""
@@ -137,6 +141,11 @@ class Bench:
     def _kept(self) -> Batches:
         while True:
             yield self.kept
+
+
+def photographs(folder: str, size: Size) -> Path:
+    """Write the files, and return where those that are read are."""
+    return sample_data(Path(folder) / "photographs", size.files, seed=SEED) / "train"
 
 
 def _batch_of(source: Source) -> tuple[torch.Tensor, torch.Tensor]:

@@ -14,14 +14,24 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from fastload.bench import accuracy, jpeg, kernels, ladder, peers, resident, step, transfer
+from fastload.bench import accuracy, ddp, jpeg, kernels, ladder, peers, resident, step, transfer
 from fastload.bench.result import Result, describe, device_slug
 from fastload.bench.suite import Plan, Suite
 from fastload.bench.table import layout
+from fastload.cores import cores
 
 __all__ = ["SUITES", "Session", "prepare"]
 
-_ALL = (kernels.SUITE, resident.SUITE, jpeg.SUITE, ladder.SUITE, accuracy.SUITE, transfer.SUITE, step.SUITE)
+_ALL = (
+    kernels.SUITE,
+    resident.SUITE,
+    jpeg.SUITE,
+    ladder.SUITE,
+    accuracy.SUITE,
+    transfer.SUITE,
+    step.SUITE,
+    ddp.SUITE,
+)
 SUITES = {suite.name: suite for suite in _ALL}
 RESULTS = Path("benchmarks/results")
 CPU_RUNS = 2
@@ -35,6 +45,7 @@ class Session:
     cases: Sequence[str]
     subjects: Sequence[str]
     missing: Mapping[str, str]  # subject -> the package that is not installed
+    lacking: Mapping[str, str]  # case -> the devices that there are not
     runs: int
     device: torch.device
     meta: Mapping[str, Any]
@@ -51,6 +62,8 @@ class Session:
             console.print("No GPU here: everything runs at a tiny size on the CPU, and its figures mean little.")
         for subject, package in self.missing.items():
             console.print(f"{subject} is missing: {package} is not installed, so it is not measured.")
+        for devices in self.lacking.values():
+            console.print(f"{devices}: it is left out.")
         result = self._kept(console)
         for case in self.cases:
             result = self._measure(case, console).merged_into(result)
@@ -94,14 +107,14 @@ def prepare(
 
     Args:
         suite: a name in ``SUITES``, or a suite of your own.
-        cases: which of the suite's; all if empty.
+        cases: which of the suite's; if empty, all for which there are devices.
         subjects: which of the suite's; all if empty. What ratios are to is measured in any case.
         runs: how often each subject is measured, at least 1; the suite's own number if None, 2 on the CPU.
         out: the folder of the result file, made if it is not there.
 
     Raises:
-        ValueError: there is no such suite, case or subject, ``runs`` is below 1, or the file in ``out`` that
-            would be written is there and no result file.
+        ValueError: there is no such suite, case or subject, a case needs more GPUs than there are (without one, more
+            cores), ``runs`` is below 1, or the file in ``out`` that would be written is there and no result file.
 
     """
     if isinstance(suite, str):
@@ -112,20 +125,34 @@ def prepare(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     versions = peers.versions(suite.packages.values())
     missing = {name: package for name, package in suite.packages.items() if package not in versions}
+    chosen_cases = _known("case", cases, suite.cases)
+    lacking = _lacking(suite, chosen_cases, device)
+    if cases and lacking:
+        raise ValueError(f"{'; '.join(lacking.values())}: choose other cases")
     meta = describe(device, versions, list(missing), suite.settings(device))
     Path(out).mkdir(parents=True, exist_ok=True)
     path = Path(out) / f"{suite.name}--{device_slug(meta['device'])}.json"
     return Session(
         suite=suite,
-        cases=_known("case", cases, suite.cases),
+        cases=[case for case in chosen_cases if case not in lacking],
         subjects=[name for name in suite.subjects if name in chosen and name not in missing],
         missing=missing,
+        lacking=lacking,
         runs=runs or (suite.runs if device.type == "cuda" else CPU_RUNS),
         device=device,
         meta=meta,
         path=path,
         earlier=Result.read(path) if path.exists() else None,
     )
+
+
+def _lacking(suite: Suite, cases: Sequence[str], device: torch.device) -> dict[str, str]:
+    """Return the cases for which there are too few devices, and what to say of it."""
+    there, kind = (torch.cuda.device_count(), "GPUs") if device.type == "cuda" else (cores(), "cores")
+    needed = {case: suite.ranks.get(case, 1) for case in cases}
+    return {
+        case: f"{case} needs {ranks} {kind}, and there are {there}" for case, ranks in needed.items() if ranks > there
+    }
 
 
 def _known(what: str, chosen: Iterable[str], known: Iterable[str]) -> list[str]:

@@ -58,6 +58,7 @@ class Suite:
     runs: int
     settings: Callable[[torch.device], dict[str, object]]
     measure: Callable[[Plan], list[Row]]
+    ranks: Mapping[str, int] = field(default_factory=dict)  # case -> how many devices train, where more than one may
 
 
 def turns(subjects: Sequence[str], runs: int) -> list[list[str]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 import torchvision
+from torch import nn
 
 from fastload.bench.loaders import LAYOUT
 
@@ -16,14 +17,15 @@ CLASSES = 1000
 
 
 class TrainingStep:
-    """Forward in bf16, backward, SGD: the same for every subject."""
+    """Forward in bf16, backward, SGD: the same for every subject. ``wrap`` is what makes one of several ranks of it."""
 
-    def __init__(self, model: str, device: torch.device) -> None:
+    def __init__(self, model: str, device: torch.device, wrap: Callable[[nn.Module], nn.Module] | None = None) -> None:
         torch.manual_seed(0)
         built = torchvision.models.get_model(model, num_classes=CLASSES)
         self.model = built.to(device, memory_format=LAYOUT).train()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9, fused=True)
-        self.forward = torch.compile(self.model) if device.type == "cuda" else self.model
+        wrapped = self.model if wrap is None else wrap(self.model)
+        self.forward = torch.compile(wrapped) if device.type == "cuda" else wrapped
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         with torch.autocast(images.device.type, torch.bfloat16):
