@@ -292,6 +292,7 @@ class Hopper:
 def compiled(self, *args, warmup, **options):
     for convert in ("half", "float") if "CONVERT" in options else (None,):
         chosen = {"NVIDIA": True} if convert is None else {"CONVERT": convert}
+        chosen["PAIRS"] = options["TARGET"].primitive_bitwidth == 16 and not options["TARGET_PLANAR"]
         assert run(self, *args, warmup=True, **(options | chosen)).asm["cubin"]
 
 driver.set_active(Hopper())
@@ -303,8 +304,9 @@ layouts = (image, packed, torch.zeros(3, 40, 96, dtype=torch.uint8)[..., ::2])
 inside, outside = ([0, 0, 40, 48, 32, 32, 0, 0, 0, 1], [-3, 0, 40, 48, 32, 32, 0, -2, 0, 1])
 formats = (torch.contiguous_format, torch.channels_last)
 for layout, window, memory_format in product(layouts, (inside, outside), formats):
-    finish = Finish(dtype=torch.bfloat16, memory_format=memory_format, scale=(1.0,) * 3, bias=(0.0,) * 3)
-    resample(Ragged.of([layout]), torch.tensor([window], dtype=torch.int32), (32, 32), finish=finish)
+    for dtype, size in ((torch.bfloat16, (32, 32)), (torch.float16, (32, 31))):
+        finish = Finish(dtype=dtype, memory_format=memory_format, scale=(1.0,) * 3, bias=(0.0,) * 3)
+        resample(Ragged.of([layout]), torch.tensor([window], dtype=torch.int32), size, finish=finish)
 for dtype, interpolation in product((torch.uint8, torch.float16, torch.float32), ("bicubic", "nearest")):
     images = Ragged.of([image.to(dtype)])
     resample(images, torch.tensor([inside], dtype=torch.int32), (32, 32), interpolation=interpolation)

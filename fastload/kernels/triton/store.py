@@ -37,20 +37,20 @@ def store(
     TARGET_ALIGNED: tl.constexpr,  # elements that all rows of outputs begin at, and are long, a multiple of
     TARGET_PLANAR: tl.constexpr,  # pixels of a row are neighbours in memory
     GROUP: tl.constexpr,  # pixels of channels last that are stored as C words; 0 to store each value by itself
-    PAIRS: tl.constexpr,  # pairs of such pixels are stored by the threads that hold them
+    PAIRS: tl.constexpr,  # pairs of pixels of channels last are stored by the threads that hold them
 ):
     if PAIRS:
-        _store_pairs(row, values, first_y, first_x, height, width, TARGET)
+        _store_pairs(row, values, first_y, first_x, height, width, TARGET, GROUP > 0)
     elif GROUP > 0:
         _store_words(row, values, first_y, first_x, height, width, TARGET, GROUP)
+    elif TARGET_PLANAR:
+        _store_planes(row, values, first_y, first_x, height, width, TARGET, TARGET_ALIGNED)
     else:
-        _store_values(row, values, first_y, first_x, height, width, TARGET, TARGET_ALIGNED, TARGET_PLANAR)
+        _store_values(row, values, first_y, first_x, height, width, TARGET)
 
 
 @triton.jit
-def _store_values(
-    row, values, first_y, first_x, height, width, TARGET: tl.constexpr, ALIGNED: tl.constexpr, PLANAR: tl.constexpr
-):
+def _store_planes(row, values, first_y, first_x, height, width, TARGET: tl.constexpr, ALIGNED: tl.constexpr):
     y, x = first_y + tl.arange(0, values[0].shape[0]), first_x + tl.arange(0, values[0].shape[1])
     row += OUTPUT
     target = tl.load(row + ADDRESS).to(tl.pointer_type(TARGET))
@@ -59,10 +59,25 @@ def _store_values(
     stride_y = tl.multiple_of(tl.load(row + ROW), ALIGNED)
     # The mask, too, must be seen to be the same for all values of a word.
     inside = (y < height)[:, None] & (x < width // ALIGNED * ALIGNED)[None, :]
-    # If it is not known that pixels are neighbours, threads go down columns, and each store is one of few bytes.
-    at = target + y.to(tl.int64)[:, None] * stride_y + (x if PLANAR else x * tl.load(row + PIXEL))[None, :]
+    at = target + y.to(tl.int64)[:, None] * stride_y + x[None, :]
     for c in tl.static_range(len(values)):
         tl.store(at + c * stride_c, rounded(values[c], TARGET), inside)
+
+
+@triton.jit
+def _store_values(row, values, first_y, first_x, height, width, TARGET: tl.constexpr):
+    # One index for rows and columns: of two, Triton would let neighbouring threads go down columns.
+    columns: tl.constexpr = values[0].shape[1]
+    pixels: tl.constexpr = values[0].shape[0] * columns
+    pixel = tl.arange(0, pixels)
+    y, x = first_y + pixel // columns, first_x + pixel % columns
+    row += OUTPUT
+    target = tl.load(row + ADDRESS).to(tl.pointer_type(TARGET))
+    at = target + y.to(tl.int64) * tl.load(row + ROW) + x * tl.load(row + PIXEL)
+    inside = (y < height) & (x < width)
+    for c in tl.static_range(len(values)):
+        value = tl.reshape(rounded(values[c], TARGET), (pixels,))
+        tl.store(at + c * tl.load(row + CHANNEL), value, inside)
 
 
 @triton.jit
@@ -77,7 +92,6 @@ def _store_words(row, values, first_y, first_x, height, width, TARGET: tl.conste
     words = _paired(words)
     if GROUP == 4:
         words = _paired(words)
-    # One index for rows and columns: of two, Triton would let neighbouring threads go down columns.
     rows: tl.constexpr = values[0].shape[0]
     groups: tl.constexpr = values[0].shape[1] // GROUP
     word = tl.arange(0, rows * groups)
@@ -110,17 +124,20 @@ def _paired(words):
 
 
 @triton.jit
-def _store_pairs(row, values, first_y, first_x, height, width, TARGET: tl.constexpr):
+def _store_pairs(row, values, first_y, first_x, height, width, TARGET: tl.constexpr, ALIGNED: tl.constexpr):
     """Three channels of 16 bits: a product leaves two neighbours of a row to a thread, and these are three words.
 
     Triton would bring a tile into another order before it stores, through shared memory. Its order is nowhere promised.
-    So what a thread holds is stored as words if it is neighbours, and else value by value.
+    So what a thread holds is stored as words if it is neighbours, and else value by value. Where a row begins between
+    two words, so does each pair: a value, two words, a value.
     """
     y, x = first_y + tl.arange(0, values[0].shape[0]), first_x + tl.arange(0, values[0].shape[1])
     row += OUTPUT
     at = tl.load(row + ADDRESS) + (y.to(tl.int64) * tl.load(row + ROW) * 2)[:, None] + (6 * x)[None, :]
     inside = ((y < height)[:, None] & (x < width)[None, :]).to(tl.int32)
-    program: tl.constexpr = STORE_BFLOAT16 if TARGET == tl.bfloat16 else STORE_FLOAT16  # noqa: SIM300  (a constant's name)
+    bfloat16: tl.constexpr = STORE_BFLOAT16 if ALIGNED else STORE_BFLOAT16_ANYWHERE
+    float16: tl.constexpr = STORE_FLOAT16 if ALIGNED else STORE_FLOAT16_ANYWHERE
+    program: tl.constexpr = bfloat16 if TARGET == tl.bfloat16 else float16  # noqa: SIM300  (a constant's name)
     tl.inline_asm_elementwise(
         program,
         "=r,=r,r,r,r,r,r,r,l,l,r,r",
@@ -134,7 +151,7 @@ def _store_pairs(row, values, first_y, first_x, height, width, TARGET: tl.conste
 # Of two pixels: $2 to $7 are their channels, $8 and $9 where they go, $10 and $11 whether they are inside.
 STORE_PAIR = """
 {
-.reg .pred one, other, neighbours, both;
+.reg .pred one, other, both, between;
 .reg .b32 first, second, third, place, following;
 .reg .b16 red, green, blue, red_too, green_too, blue_too;
 setp.ne.b32 one, $10, 0;
@@ -142,19 +159,21 @@ setp.ne.b32 other, $11, 0;
 cvt.u32.u64 place, $8;
 cvt.u32.u64 following, $9;
 sub.s32 following, following, place;
-setp.eq.s32 neighbours, following, 6;
-and.pred both, one, neighbours;
-and.pred one, one, !neighbours;
-and.pred other, other, !neighbours;
+setp.eq.s32 both, following, 6;
+and.pred both, both, one;
+and.pred both, both, other;
+setp.ne.and.b32 one, $10, 0, !both;
+setp.ne.and.b32 other, $11, 0, !both;
 cvt.rn.TYPE.f32 first, $4, $2;
 cvt.rn.TYPE.f32 second, $3, $6;
 cvt.rn.TYPE.f32 third, $7, $5;
-@both st.global.b32 [$8], first;
-@both st.global.b32 [$8 + 4], second;
-@both st.global.b32 [$8 + 8], third;
 mov.b32 {red, green}, first;
 mov.b32 {blue, red_too}, second;
 mov.b32 {green_too, blue_too}, third;
+BETWEEN
+@both st.global.b32 [$8], first;
+@both st.global.b32 [$8 + 4], second;
+@both st.global.b32 [$8 + 8], third;
 @one st.global.b16 [$8], red;
 @one st.global.b16 [$8 + 2], green;
 @one st.global.b16 [$8 + 4], blue;
@@ -165,22 +184,39 @@ mov.b32 $0, 0;
 mov.b32 $1, 0;
 }
 """
-STORE_BFLOAT16 = tl.constexpr(STORE_PAIR.replace("TYPE", "bf16x2"))
-STORE_FLOAT16 = tl.constexpr(STORE_PAIR.replace("TYPE", "f16x2"))
+STORE_BETWEEN = """
+and.b32 place, place, 2;
+setp.ne.and.b32 between, place, 0, both;
+and.pred both, both, !between;
+mov.b32 place, {green, blue};
+mov.b32 following, {red_too, green_too};
+@between st.global.b16 [$8], red;
+@between st.global.b32 [$8 + 2], place;
+@between st.global.b32 [$8 + 6], following;
+@between st.global.b16 [$8 + 10], blue_too;
+"""
+
+
+def _program(kind: str, between: str = "") -> tl.constexpr:
+    return tl.constexpr(STORE_PAIR.replace("TYPE", kind).replace("BETWEEN", between))
+
+
+STORE_BFLOAT16, STORE_FLOAT16 = _program("bf16x2"), _program("f16x2")
+STORE_BFLOAT16_ANYWHERE, STORE_FLOAT16_ANYWHERE = _program("bf16x2", STORE_BETWEEN), _program("f16x2", STORE_BETWEEN)
 
 
 def storing(outs: Ragged) -> dict[str, Any]:
     """The arguments of :func:`store` from ``TARGET`` on."""
     table = outs.table.numpy()
     planar = bool((table[:, PIXEL.value] == 1).all())
-    group = _group(table, outs.channels, outs.dtype.itemsize)
+    interleaved = _interleaved(table, outs.channels)
     nvidia = outs.device.type == "cuda" and torch.version.cuda is not None
     return {
         "TARGET": TYPES[outs.dtype],
         "TARGET_ALIGNED": _aligned(table, outs.dtype.itemsize) if planar else 1,
         "TARGET_PLANAR": planar,
-        "GROUP": group,
-        "PAIRS": nvidia and group > 0 and outs.dtype.itemsize == 2 and outs.channels == PAIRED,
+        "GROUP": _group(table, outs.dtype.itemsize) if interleaved else 0,
+        "PAIRS": nvidia and interleaved and outs.dtype.itemsize == 2 and outs.channels == PAIRED,
     }
 
 
@@ -190,9 +226,13 @@ def _aligned(table: np.ndarray[Any, Any], itemsize: int) -> int:
     return (bits & -bits) // itemsize
 
 
-def _group(table: np.ndarray[Any, Any], channels: int, itemsize: int) -> int:
-    address, _, width, channel, row, pixel = table.T
+def _interleaved(table: np.ndarray[Any, Any], channels: int) -> bool:
+    channel, _, pixel = table[:, CHANNEL.value :].T
+    return bool(((channel == 1) & (pixel == channels) & (pixel > 1)).all())
+
+
+def _group(table: np.ndarray[Any, Any], itemsize: int) -> int:
+    address, _, width, _, row, _ = table.T
     group = GROUPS[itemsize]
-    interleaved = (channel == 1) & (pixel == channels) & (pixel > 1)
     whole = ((width | row) % group == 0) & (address % (group * itemsize) == 0)
-    return group if (interleaved & whole).all() else 0
+    return group if whole.all() else 0
