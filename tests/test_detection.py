@@ -18,8 +18,11 @@ def check(name, change=lambda photographs: photographs, after=lambda images: ima
     """Check a subject, with something done to what goes in and comes out."""
     resize = DETECTION_RESIZE.build(name, SIDE, CPU, torch.contiguous_format)
     photographs = DETECTION_RESIZE.inputs(BATCH, SIDE, CPU, 0)
-    wrong = lambda given: after(resize(change(given)))  # noqa: E731  (named for what it is)
-    DETECTION_RESIZE.check(name, wrong, photographs, torch.contiguous_format)
+
+    def changed(given):
+        return after(resize(change(given)))
+
+    DETECTION_RESIZE.check(name, changed, photographs, torch.contiguous_format)
 
 
 @pytest.mark.parametrize("name", ["fastload", "torchvision"])

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import RandomResizedCrop
 
-from fastload.bench.check import WrongValuesError
+from fastload.bench.check import WrongValuesError, check_form
 from fastload.bench.imagenet import MEAN, STD
 from fastload.bench.window import Batches
 
@@ -68,11 +68,7 @@ def check_charts(
     with closing(batches):
         delivered = list(islice(batches, count))
     for images, _ in delivered:
-        if (images.shape, images.dtype) != (shape, dtype) or not images.is_contiguous(memory_format=memory_format):
-            raise WrongValuesError(
-                f"{subject} is wrong: it delivers {images.dtype} of shape {tuple(images.shape)} and strides "
-                f"{images.stride()}, not {dtype} of shape {shape} in {memory_format}"
-            )
+        check_form(subject, images, shape, dtype, memory_format)
     images = torch.cat([images.cpu().float() for images, _ in delivered])
     labels = torch.cat([labels.cpu() for _, labels in delivered])
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))

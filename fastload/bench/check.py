@@ -11,7 +11,7 @@ import torch
 from fastload.bench.imagenet import MEAN, STD
 from fastload.bench.window import Batches
 
-__all__ = ["WrongValuesError", "check_batches", "check_normalized", "rounding"]
+__all__ = ["WrongValuesError", "check_batches", "check_close", "check_form", "check_normalized", "rounding"]
 
 # (x - mean) / std, and x * scale + bias as well, round four quantities that are at most 1 / std each.
 ROUNDINGS = 4
@@ -60,11 +60,7 @@ def check_normalized(
     storing in ``dtype`` can round away.
     """
     images = images.to(out.device)
-    if (out.shape, out.dtype) != (images.shape, dtype) or not out.is_contiguous(memory_format=memory_format):
-        raise WrongValuesError(
-            f"{subject} is wrong: it delivers {out.dtype} of shape {tuple(out.shape)} and strides "
-            f"{out.stride()}, not {dtype} of shape {tuple(images.shape)} in {memory_format}"
-        )
+    check_form(subject, out, images.shape, dtype, memory_format)
     if flip is not None:
         images = torch.where(flip.view(-1, 1, 1, 1), images.flip(-1), images)
     mean, std = (torch.tensor(values, dtype=torch.float64, device=out.device).view(-1, 1, 1) for values in (MEAN, STD))
@@ -76,6 +72,32 @@ def check_normalized(
         raise WrongValuesError(
             f"{subject} is wrong: a value is {excess:.3g} times as far from the float64 result as computing "
             f"in {arithmetic} and storing in {dtype} can bring it"
+        )
+
+
+def check_form(
+    subject: str, out: torch.Tensor, shape: Sequence[int], dtype: torch.dtype, memory_format: torch.memory_format
+) -> None:
+    """Raise ``WrongValuesError`` unless ``out``, a batch, has this shape and dtype and lies in memory so."""
+    if (out.shape, out.dtype) != (tuple(shape), dtype) or not out.is_contiguous(memory_format=memory_format):
+        raise WrongValuesError(
+            f"{subject} is wrong: it delivers {out.dtype} of shape {tuple(out.shape)} and strides {out.stride()}, "
+            f"not {dtype} of shape {tuple(shape)} in {memory_format}"
+        )
+
+
+def check_close(subject: str, out: torch.Tensor, exact: torch.Tensor, allowed: float) -> None:
+    """Raise ``WrongValuesError`` unless normalised values are near ``exact``.
+
+    ``allowed`` is of full scale, and rounding to the result's dtype comes on top.
+    """
+    std = torch.tensor(STD, device=out.device).view(-1, 1, 1)
+    bound = allowed / std + rounding(out.dtype) * (exact.abs() + allowed / std)
+    excess = float(((out.float() - exact).abs() / bound).nan_to_num(torch.inf).max())
+    if excess > 1:
+        raise WrongValuesError(
+            f"{subject} is wrong: a value is {excess:.3g} times as far from the reference as {allowed:.2g} of full "
+            f"scale and storing in {out.dtype}"
         )
 
 

@@ -17,11 +17,9 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from fastload.bench import jpeg
-from fastload.bench.jpeg import Bench, Size, photographs
-from fastload.bench.limit import next_to_limit
+from fastload.bench.jpeg import Bench, Size, photographs, training_rows
 from fastload.bench.result import Row
 from fastload.bench.suite import Plan, Suite
-from fastload.bench.training import TrainingStep, cudnn_search
 from fastload.bench.window import Window
 
 __all__ = ["SUITE"]
@@ -64,30 +62,21 @@ def _rank(rank: int, case: str, subjects: list[str], runs: int, device_type: str
 
 def _measured(plan: Plan, root: Path, ranks: int) -> list[Row]:
     bench = Bench.of(_size(plan.device), root, plan.device)
-    for name in plan.subjects:
+    subjects = list(plan.subjects)
+    for name in subjects:
         bench.settle(name)
-    with cudnn_search():
-        step = TrainingStep(bench.size.model, plan.device, _replicated)
 
-        def window(name: str) -> Window:
-            own = bench.window(name, step)
-            return replace(own, steps_per_s=_least(own.steps_per_s, plan.device))
+    def slowest(window: Window) -> Window:
+        speed = torch.tensor(window.steps_per_s, dtype=torch.float64, device=plan.device)
+        distributed.all_reduce(speed, distributed.ReduceOp.MIN)
+        return replace(window, steps_per_s=speed.item())
 
-        torch.manual_seed(distributed.get_rank())  # each rank draws samples of its own
-        window("limit")  # compiles the model, on data that is on the device already
-        bench.outside["limit"] = 0.0
-        return next_to_limit(plan, plan.subjects, ranks * bench.size.batch, window)
+    return training_rows(plan, bench, subjects, ranks=ranks, wrap=_replicated, agreed=slowest)
 
 
 def _replicated(model: nn.Module) -> nn.Module:
+    torch.manual_seed(distributed.get_rank())  # from here on each rank draws samples of its own
     return DistributedDataParallel(model, gradient_as_bucket_view=True)
-
-
-def _least(value: float, device: torch.device) -> float:
-    """The least of all ranks' values."""
-    values = torch.tensor(value, dtype=torch.float64, device=device)
-    distributed.all_reduce(values, distributed.ReduceOp.MIN)
-    return values.item()
 
 
 def _rows(folder: Path) -> Path:

@@ -14,10 +14,10 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from fastload import transforms as T  # noqa: N812  (as users write it)
-from fastload.bench.check import WrongValuesError
+from fastload.bench.check import WrongValuesError, check_close, check_form
 from fastload.bench.imagenet import MEAN, STD
 from fastload.bench.normalizers import OUT
-from fastload.bench.recipes import BYTES, FULL_SIDE, RESAMPLING, check_close, random_images
+from fastload.bench.recipes import BYTES, FULL_SIDE, RESAMPLING, random_images
 from fastload.ragged import Ragged
 
 __all__ = ["DETECTION_RESIZE", "DetectionResize", "Photographs"]
@@ -57,7 +57,7 @@ class Photographs:
         return [v2.functional.normalize(image, MEAN, STD) for image in _resized(floats)]
 
 
-def fastload(bounds: tuple[int, int], memory_format: torch.memory_format) -> Resizing:
+def fastload(bounds: tuple[int, int], _device: torch.device, memory_format: torch.memory_format) -> Resizing:
     short, longest = bounds
     transform = T.Compose(
         [
@@ -69,16 +69,16 @@ def fastload(bounds: tuple[int, int], memory_format: torch.memory_format) -> Res
     return lambda photographs: transform(photographs.images, photographs.key)
 
 
-def torchvision(_bounds: tuple[int, int], memory_format: torch.memory_format) -> Resizing:
+def torchvision(_bounds: tuple[int, int], _device: torch.device, memory_format: torch.memory_format) -> Resizing:
     normalize = v2.Compose([v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])
     return lambda photographs: [_stored(normalize(image), memory_format) for image in _resized(photographs)]
 
 
-def kornia(_bounds: tuple[int, int], memory_format: torch.memory_format) -> Resizing:
+def kornia(_bounds: tuple[int, int], device: torch.device, memory_format: torch.memory_format) -> Resizing:
     """Image by image, as batches of one: its augmentations are for images of one size."""
     from kornia import enhance, geometry  # noqa: PLC0415  (a peer that may be missing)
 
-    mean, std = torch.tensor(MEAN), torch.tensor(STD)
+    mean, std = (torch.tensor(values, device=device) for values in (MEAN, STD))
 
     def resized(image: Tensor, size: list[int], flip: bool) -> Tensor:
         out = geometry.resize(image[None] / 255, (size[0], size[1]), antialias=True)
@@ -120,21 +120,15 @@ class DetectionResize:
         images = random_images(batch, SIDES, side / FULL_SIDE, device, number)
         return Photographs(images, _bounds(side), T.Key(seed=0, place=number * batch))
 
-    def build(self, name: str, side: int, _device: torch.device, memory_format: torch.memory_format) -> Resizing:
-        return RESIZINGS[name](_bounds(side), memory_format)
+    def build(self, name: str, side: int, device: torch.device, memory_format: torch.memory_format) -> Resizing:
+        return RESIZINGS[name](_bounds(side), device, memory_format)
 
     def check(self, name: str, resize: Resizing, photographs: Photographs, memory_format: torch.memory_format) -> None:
         out = resize(photographs)
         if len(out) != len(photographs.images):
             raise WrongValuesError(f"{name} is wrong: it delivers {len(out)} images of {len(photographs.images)}")
         for image, exact in zip(out, photographs.exact(), strict=True):
-            if (image.shape, image.dtype) != (exact.shape, OUT) or not image[None].is_contiguous(
-                memory_format=memory_format
-            ):
-                raise WrongValuesError(
-                    f"{name} is wrong: it delivers {image.dtype} of shape {tuple(image.shape)} and strides "
-                    f"{image.stride()}, not {OUT} of shape {tuple(exact.shape)} in {memory_format}"
-                )
+            check_form(name, image[None], (1, *exact.shape), OUT, memory_format)
             check_close(name, image, exact, RESAMPLING + (BYTES if name == "torchvision" else 0))
 
     def bytes_to_move(self, photographs: Photographs) -> int:

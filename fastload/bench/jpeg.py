@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
 import torch
+from torch import nn
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
@@ -33,7 +34,7 @@ from fastload.bench.window import Batches, Step, Window, outside_gib, run, timed
 from fastload.data import sample_data
 from fastload.kernels import reference
 
-__all__ = ["CASES", "SUITE", "Bench", "Size", "photographs"]
+__all__ = ["SUITE", "Bench", "Size", "photographs", "training_rows"]
 
 CHECKED_BATCHES = 3
 SEED = 0
@@ -165,15 +166,24 @@ def measure(plan: Plan) -> list[Row]:
         for name in plan.track(subjects, "checking"):
             bench.check(name)
             bench.settle(name)
-        return _loaders(plan, bench, subjects) if plan.case == "loader" else _training(plan, bench, subjects)
+        return _loaders(plan, bench, subjects) if plan.case == "loader" else training_rows(plan, bench, subjects)
 
 
-def _training(plan: Plan, bench: Bench, subjects: list[str]) -> list[Row]:
+def training_rows(
+    plan: Plan,
+    bench: Bench,
+    subjects: list[str],
+    *,
+    ranks: int = 1,
+    wrap: Callable[[nn.Module], nn.Module] | None = None,
+    agreed: Callable[[Window], Window] = lambda window: window,
+) -> list[Row]:
+    """Train on what the subjects deliver, and the limit; as one of ``ranks``, which have ``agreed`` on each window."""
     with cudnn_search():
-        step = TrainingStep(bench.size.model, plan.device)
+        step = TrainingStep(bench.size.model, plan.device, wrap)
         bench.window("limit", step)  # compiles the model, on data that is on the device already
         bench.outside["limit"] = 0.0  # the model's kernels, which every subject uses
-        return next_to_limit(plan, subjects, bench.size.batch, lambda name: bench.window(name, step))
+        return next_to_limit(plan, subjects, ranks * bench.size.batch, lambda name: agreed(bench.window(name, step)))
 
 
 def _loaders(plan: Plan, bench: Bench, subjects: list[str]) -> list[Row]:

@@ -13,7 +13,7 @@ import torch
 from torchvision.transforms import v2
 
 from fastload import transforms as T  # noqa: N812  (as users write it)
-from fastload.bench.check import WrongValuesError, rounding
+from fastload.bench.check import WrongValuesError, check_close, check_form
 from fastload.bench.imagenet import MEAN, STD
 from fastload.bench.normalizers import OUT
 from fastload.ragged import Ragged
@@ -27,7 +27,6 @@ __all__ = [
     "Crops",
     "Recipe",
     "RecipeCase",
-    "check_close",
     "random_images",
 ]
 
@@ -274,12 +273,7 @@ class RecipeCase:
 
     def check(self, name: str, recipe: Recipe, crops: Crops, memory_format: torch.memory_format) -> None:
         out = recipe(crops)
-        shape = (len(crops.images), 3, crops.side, crops.side)
-        if (out.shape, out.dtype) != (shape, OUT) or not out.is_contiguous(memory_format=memory_format):
-            raise WrongValuesError(
-                f"{name} is wrong: it delivers {out.dtype} of shape {tuple(out.shape)} and strides {out.stride()}, "
-                f"not {OUT} of shape {shape} in {memory_format}"
-            )
+        check_form(name, out, (len(crops.images), 3, crops.side, crops.side), OUT, memory_format)
         self.check_values(name, recipe, crops, out)
 
     def bytes_to_move(self, crops: Crops) -> int:
@@ -315,18 +309,6 @@ def _check_deit(name: str, _recipe: Recipe, crops: Crops, out: torch.Tensor) -> 
     if not off <= allowed:
         raise WrongValuesError(
             f"{name} is wrong: its images' mean is off by {off:.3g}, and chance allows {allowed:.3g}"
-        )
-
-
-def check_close(name: str, out: torch.Tensor, exact: torch.Tensor, allowed: float) -> None:
-    """Compare normalised values; ``allowed`` is of full scale, and rounding to the result's dtype comes on top."""
-    std = torch.tensor(STD, device=out.device).view(-1, 1, 1)
-    bound = allowed / std + rounding(out.dtype) * (exact.abs() + allowed / std)
-    excess = float(((out.float() - exact).abs() / bound).nan_to_num(torch.inf).max())
-    if excess > 1:
-        raise WrongValuesError(
-            f"{name} is wrong: a value is {excess:.3g} times as far from the reference as {allowed:.2g} of full scale "
-            f"and storing in {out.dtype}"
         )
 
 
