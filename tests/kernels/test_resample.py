@@ -32,6 +32,8 @@ FLOAT32 = Finish(dtype=torch.float32)
 # stays well below this.
 HALF = 1e-3
 SINGLE = 1e-5
+# Triton's interpreter truncates to bfloat16.
+ROUNDING = {torch.uint8: 1, torch.float16: 2**-11, torch.bfloat16: 2**-8, torch.float32: 0}
 
 
 def kernel(*args, **kwargs):
@@ -157,11 +159,9 @@ def test_the_kernel_is_torchvisions_for_each_of_many_images(device, dtype, crowd
 def test_every_dtype_and_memory_format_comes_out(device, memory_format, dtype, layout):
     images = [laid_out(picture(40, 70, seed=seed).to(device), layout) for seed in range(2)]
     windows = torch.cat([window((3, 5, 30, 61), (24, 40), flips=(0, flip)) for flip in (0, 1)])
-    # One rounding; Triton's interpreter truncates to bfloat16.
-    rounding = {torch.uint8: 1, torch.float16: 2**-11, torch.bfloat16: 2**-8, torch.float32: 0}[dtype]
     for size in ((24, 40), torch.tensor([[24, 40], [23, 37]])):
         finish = Finish(dtype=dtype, memory_format=memory_format)
-        compare(Ragged.of(images), windows, size, finish=finish, atol=HALF + rounding)
+        compare(Ragged.of(images), windows, size, finish=finish, atol=HALF + ROUNDING[dtype])
 
 
 @pytest.mark.parametrize("device", HERE)
@@ -191,6 +191,31 @@ def test_a_huge_image_is_right(layout):
     image = laid_out(picture(6000, 8000).cuda(), layout)
     for size in ((224, 224), (5000, 7000)):
         compare(Ragged.of([image]), window((0, 0, 6000, 8000), size), size)
+
+
+@pytest.mark.parametrize("device", HERE)
+def test_rows_may_lie_two_gigabytes_apart(device):
+    memory = torch.empty(2**31 + 64, dtype=torch.uint8, device=device)
+    image = memory.as_strided((3, 2, 16), (16, 2**31, 1)).copy_(picture(2, 16))
+    compare(Ragged.of([image]), window((0, 0, 2, 16), (2, 16)), (2, 16))
+
+
+@pytest.mark.gpu
+def test_images_may_be_more_than_a_launch_can_have():
+    images = torch.arange(65_537, device="cuda").view(-1, 1, 1, 1).expand(-1, 3, 2, 2).byte().contiguous()
+    windows = torch.cat([window((0, 0, 2, 2), (2, 2))] * len(images))
+    assert torch.equal(kernel(Ragged.of(images), windows, (2, 2))[0], images)
+
+
+@pytest.mark.parametrize("device", HERE)
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize("width", [40, 36, 34, 33])
+def test_pixels_of_channels_last_are_stored_to_the_last(device, channels, width):
+    images = Ragged.of([picture(20, 50, channels=channels, seed=seed).to(device) for seed in range(2)])
+    windows = torch.cat([window((0, 0, 20, 50), (17, width))] * 2)
+    for dtype in DTYPES:
+        finish = Finish(dtype=dtype, memory_format=torch.channels_last)
+        compare(images, windows, (17, width), finish=finish, atol=HALF + ROUNDING[dtype])
 
 
 @pytest.mark.parametrize("device", HERE)
@@ -293,6 +318,7 @@ def compiled(self, *args, warmup, **options):
     for convert in ("half", "float") if "CONVERT" in options else (None,):
         chosen = {"NVIDIA": True} if convert is None else {"CONVERT": convert}
         chosen["PAIRS"] = options["TARGET"].primitive_bitwidth == 16 and not options["TARGET_PLANAR"]
+        chosen |= {} if convert is None else {"maxnreg": 128}
         assert run(self, *args, warmup=True, **(options | chosen)).asm["cubin"]
 
 driver.set_active(Hopper())
@@ -304,7 +330,7 @@ layouts = (image, packed, torch.zeros(3, 40, 96, dtype=torch.uint8)[..., ::2])
 inside, outside = ([0, 0, 40, 48, 32, 32, 0, 0, 0, 1], [-3, 0, 40, 48, 32, 32, 0, -2, 0, 1])
 formats = (torch.contiguous_format, torch.channels_last)
 for layout, window, memory_format in product(layouts, (inside, outside), formats):
-    for dtype, size in ((torch.bfloat16, (32, 32)), (torch.float16, (32, 31))):
+    for dtype, size in ((torch.bfloat16, (32, 32)), (torch.float16, (32, 36)), (torch.bfloat16, (32, 31))):
         finish = Finish(dtype=dtype, memory_format=memory_format, scale=(1.0,) * 3, bias=(0.0,) * 3)
         resample(Ragged.of([layout]), torch.tensor([window], dtype=torch.int32), size, finish=finish)
 for dtype, interpolation in product((torch.uint8, torch.float16, torch.float32), ("bicubic", "nearest")):

@@ -1,10 +1,11 @@
 """Crop, resize, flip and finish images of different sizes in one launch.
 
-This is for bytes in planes, as decoders deliver them; ``resample_any`` is for the rest. A program makes a tile of the
-output of all channels, and walks the columns of the source which that tile needs, block by block. Rows are mixed tap by
-tap: a tap of all the tile's rows is one read, wide, mostly out of the first cache; and its weights are one vector.
-Columns, where neighbours need neighbours, are mixed by a product with a band matrix on tensor cores: its weights are
-made from the filter's formula, once for all channels. So flips, offsets and "nearest" are just other weights.
+This is for bytes in planes, as decoders deliver them; ``resample_any`` is for the rest. A program, which is one warp,
+makes a tile of the output of all channels, and walks the columns of the source which that tile needs, block by block.
+Rows are mixed tap by tap: a tap of all the tile's rows is one read, mostly out of the first cache; and its weights are
+one vector. Columns, where neighbours need neighbours, are mixed by a product with a band matrix on tensor cores: its
+weights are made from the filter's formula, once for all channels. So flips, offsets and "nearest" are just other
+weights; and so is the order in which columns come, by which a thread is left what it can store in words.
 
 float16 holds the rows' mixture, centred on 0, and the band's weights, by whose rounded sum each output is divided. Few
 taps are added up in float16 too, two columns at a time. A byte is then the subnormal number which has its bits, b *
@@ -16,15 +17,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
 
-from fastload.kernels.reference.resample import allocate, check, outputs
+from fastload.kernels.reference.resample import allocate, check
 from fastload.kernels.triton import resample_any
-from fastload.kernels.triton.finish import arguments, finished, statistics, store_statistics
-from fastload.kernels.triton.resample_any import _axis, _band, _scale, _weights
+from fastload.kernels.triton.finish import finished, store_statistics
+from fastload.kernels.triton.resample_any import _axis, _scale, _weights, launched, place
 from fastload.kernels.triton.store import store
 from fastload.kernels.triton.table import ADDRESS, CHANNEL, COLUMNS, HEIGHT, OUTPUT, ROW, WIDTH, entry
 from fastload.kernels.work import Finish
@@ -33,20 +33,19 @@ from fastload.ragged import Ragged
 __all__ = ["resample"]
 
 TILE = (16, 32)  # of the output: rows and columns
-BLOCK = 32  # columns of the source that are mixed at a time
-STEP = 2  # taps of a column that are read at a time
+BLOCK = 16  # columns of the source that are mixed at a time
 LAUNCH = {"num_warps": 1, "num_stages": 1}  # one warp waits for no other
+REGISTERS = {"maxnreg": 128}  # on NVIDIA: room for 16 programs at a time
 HALF_TAPS = 6  # sums of so many are rounded, in float16, by less than a thousandth of full scale
+QUAD = tl.constexpr(4)  # threads that hold a row of a product, and its taps that each of them takes
 MIDDLE = tl.constexpr(128.0)  # of what a byte can be
 HALF_BYTE, HALF_WEIGHT = tl.constexpr(2.0**-24), tl.constexpr(2.0**15)  # what stands for 1 in float16
-HALF_MIDDLE = tl.constexpr(-(128.0 * 2.0**-24 * 2.0**15))
 
 
 @triton.jit
 def _resample_kernel(
     table,  # int64, COLUMNS an image
-    tiles,
-    tiles_x,
+    first_image,
     fill,
     program,
     previous,
@@ -59,35 +58,57 @@ def _resample_kernel(
     FILTER: tl.constexpr,
     PADDED: tl.constexpr,
     ALIGNED: tl.constexpr,
+    OFFSETS: tl.constexpr,  # dtype that holds where in a plane a row begins
     TARGET: tl.constexpr,  # this and the next four are what ``store`` takes
     TARGET_ALIGNED: tl.constexpr,
     TARGET_PLANAR: tl.constexpr,
     GROUP: tl.constexpr,
     PAIRS: tl.constexpr,
+    RUN: tl.constexpr,  # neighbours of a row that a thread is left
     CONVERT: tl.constexpr,
     TH: tl.constexpr,
     TW: tl.constexpr,
     BW: tl.constexpr,
-    STEP: tl.constexpr,
 ):
-    n = tl.program_id(0) // tiles
-    tile = tl.program_id(0) % tiles
+    n, tile, first_y, first_x = place(first_image, TH, TW)
     row = table + n.to(tl.int64) * COLUMNS
-    first_y, first_x = tile // tiles_x * TH, tile % tiles_x * TW
     height, width = entry(row, OUTPUT + HEIGHT), entry(row, OUTPUT + WIDTH)
+    if statistics is None:  # noqa: SIM102  (known when the kernel is compiled, and the next when it runs)
+        if (first_y >= height) | (first_x >= width):
+            return
     y, x = first_y + tl.arange(0, TH), first_x + tl.arange(0, TW)
-    inside = (y < height)[:, None] & (x < width)[None, :]
 
     vertical = _axis(row, 0, y, first_y, height, TH, FILTER)
-    horizontal = _axis(row, 1, x, first_x, width, TW, FILTER)
-    values = _products(row, vertical, horizontal, fill, C, FILTER, PADDED, ALIGNED, CONVERT, TH, TW, BW, STEP)
+    horizontal = _axis(row, 1, first_x + _dealt(TW, RUN), first_x, width, TW, FILTER)
+    values = _products(row, vertical, horizontal, fill, C, FILTER, PADDED, ALIGNED, OFFSETS, RUN, CONVERT, TH, TW, BW)
     last_y = tl.minimum(first_y + TH, height) - 1
     values = finished(
         values, n, height * width, y[:, None], x[None, :], first_y, last_y, program, previous, affine, erase, seeds
     )
     if statistics is not None:
+        inside = (y < height)[:, None] & (x < width)[None, :]
         store_statistics(values, inside, n, tile, statistics, RANGES)
     store(row, values, first_y, first_x, height, width, TARGET, TARGET_ALIGNED, TARGET_PLANAR, GROUP, PAIRS)
+
+
+@triton.jit
+def _dealt(TW: tl.constexpr, RUN: tl.constexpr):
+    """Which column of the tile each column of the product is.
+
+    A product leaves a thread two neighbours of every eight columns. ``RUN`` / 2 such pairs are made neighbours.
+    """
+    column = tl.arange(0, TW)
+    pair, thread, one = column // (2 * QUAD), column // 2 % QUAD, column % 2
+    return pair // (RUN // 2) * (QUAD * RUN) + thread * RUN + pair % (RUN // 2) * 2 + one
+
+
+@triton.jit
+def _in_order(value, RUN: tl.constexpr):
+    """The columns of a product as the tile has them; no thread need give any away."""
+    rows: tl.constexpr = value.shape[0]
+    columns: tl.constexpr = value.shape[1]
+    value = tl.reshape(value, (rows, columns // (QUAD * RUN), RUN // 2, QUAD, 2))
+    return tl.reshape(tl.permute(value, (0, 1, 3, 2, 4)), (rows, columns))
 
 
 @triton.jit
@@ -100,11 +121,12 @@ def _products(
     FILTER: tl.constexpr,
     PADDED: tl.constexpr,
     ALIGNED: tl.constexpr,
+    OFFSETS: tl.constexpr,
+    RUN: tl.constexpr,
     CONVERT: tl.constexpr,
     TH: tl.constexpr,
     TW: tl.constexpr,
     BW: tl.constexpr,
-    STEP: tl.constexpr,
 ):
     """The tile's values from 0 to 1, a tensor for each channel."""
     extent_y, band_y = vertical
@@ -114,37 +136,33 @@ def _products(
 
     source = tl.multiple_of(tl.load(row + ADDRESS).to(tl.pointer_type(tl.uint8)), ALIGNED)
     stride_c = tl.multiple_of(tl.load(row + CHANNEL), ALIGNED)
-    stride_y = tl.multiple_of(tl.load(row + ROW), ALIGNED)
+    stride_y = tl.multiple_of(tl.load(row + ROW), ALIGNED).to(OFFSETS)
     last_y = entry(row, HEIGHT) - 1
     first = tl.multiple_of((left + low_x) & -ALIGNED, ALIGNED)
     end = left + high_x
-    readable_end = tl.multiple_of((end + ALIGNED - 1) & -ALIGNED, ALIGNED)
+    if not PADDED:
+        tl.assume(first < end)
 
+    # Of the block's taps, every fourth; the others lie 1 to 3 behind. That is how tensor cores share them out.
+    tap = first - left + QUAD * tl.arange(0, BW // QUAD)
+    scale = _scale(inverse_x, FILTER)
+    distance = (tap[None, :] - centre_x[:, None] + 0.5) * scale
+    tap -= from_x
     out = ()
     for _ in tl.static_range(C):
         out += (tl.zeros((TH, TW), tl.float32),)  # type: ignore[assignment]
     for block_x in range(first, end, BW):
         column = block_x + tl.arange(0, BW)
-        across = _pairwise_band(block_x - left, centre_x, inverse_x, from_x, to_x, FILTER, BW)
-        mixed = _mixed(
-            source + column,
-            column < readable_end,
-            stride_c,
-            stride_y,
-            last_y,
-            extent_y,
-            band_y,
-            C,
-            FILTER,
-            CONVERT,
-            TH,
-            BW,
-            STEP,
-        )
+        # A block that is a whole word of the source ends where a word does, and can be read to its end.
+        readable = None if ALIGNED % BW == 0 else (column < end)[None, :]
+        mixed = _mixed(source + column, readable, stride_c, stride_y, last_y, extent_y, band_y, C, FILTER, CONVERT)
+        across = tl.trans(_across(distance, tap, to_x - from_x, inverse_x, FILTER))
         more = ()
         for c in tl.static_range(C):
-            more += (tl.dot(mixed[c], tl.trans(across), out[c]),)  # type: ignore[assignment]
+            more += (tl.dot(mixed[c], across, out[c]),)  # type: ignore[assignment]
         out = more
+        distance += BW * scale
+        tap += BW
 
     unit: tl.constexpr = (1 / (HALF_BYTE * HALF_WEIGHT) if CONVERT == "half" else 256.0) / 255
     middle: tl.constexpr = MIDDLE / 255
@@ -156,17 +174,20 @@ def _products(
     share = (share_y * unit)[:, None] * share_x[None, :]
     values = ()
     for c in tl.static_range(C):
-        values += (out[c] * share + base,)  # type: ignore[assignment]
+        values += (_in_order(out[c] * share + base, RUN),)  # type: ignore[assignment]
     return values
 
 
 @triton.jit
-def _pairwise_band(first, centre, inverse, from_tap, to_tap, FILTER: tl.constexpr, BW: tl.constexpr):
-    """The band of taps ``first`` to ``first + BW``, made in pairs of neighbours, as tensor cores take them."""
-    even = first + 2 * tl.arange(0, BW // 2)
-    one = _band(even, first, centre, inverse, from_tap, to_tap, FILTER).to(tl.float16)
-    other = _band(even + 1, first, centre, inverse, from_tap, to_tap, FILTER).to(tl.float16)
-    return tl.reshape(tl.join(one, other), (centre.shape[0], BW))
+def _across(distance, tap, taps, inverse, FILTER: tl.constexpr):
+    """The weights of a block's taps, float16 (TW, BW), of which every fourth is one of ``tap``, at ``distance``."""
+    scale = _scale(inverse, FILTER)
+    weights = ()
+    for k in tl.static_range(QUAD):
+        inside = (tap + k).to(tl.uint32) < taps.to(tl.uint32)
+        weights += (_weights(distance + k * scale, inside[None, :], inverse, FILTER).to(tl.float16),)  # type: ignore[assignment]
+    pairs = tl.join(tl.join(weights[0], weights[2]), tl.join(weights[1], weights[3]))  # type: ignore[misc]
+    return tl.reshape(pairs, (distance.shape[0], QUAD * distance.shape[1]))
 
 
 @triton.jit
@@ -210,67 +231,98 @@ def _mixed(
     C: tl.constexpr,
     FILTER: tl.constexpr,
     CONVERT: tl.constexpr,
-    TH: tl.constexpr,
-    BW: tl.constexpr,
-    STEP: tl.constexpr,
 ):
     """Rows of the source mixed into rows of the output, for a block of columns, less the middle: float16."""
-    top, _, _, from_tap, to_tap = extent
-    centre, inverse = band[0], band[1]
-    begin, taps = _taps(band, FILTER)
-    half: tl.constexpr = CONVERT == "half"
-    total = tl.zeros((TH,), tl.float32)
-    sums = ()
-    for _ in tl.static_range(C):
-        sums += (tl.full((TH, BW), HALF_MIDDLE, tl.float16) if half else tl.zeros((TH, BW), tl.float32),)  # type: ignore[assignment]
-    for step in range(0, taps, STEP):
-        blocks, weights = (), ()
-        for k in tl.static_range(STEP):
-            tap = begin + (step + k)
-            # Behind an image's edges, where weights are 0, its edges are read.
-            line = tl.minimum(tl.maximum(top + tap, 0), last_y)
-            at = columns[None, :] + line.to(tl.int64)[:, None] * stride_y
-            for c in tl.static_range(C):
-                blocks += (tl.load(at + c * stride_c, readable[None, :]),)  # type: ignore[assignment]
-            inside = (tap >= from_tap) & (tap < to_tap)
-            distance = (tap - centre + 0.5) * _scale(inverse, FILTER)
-            weight = _weights(distance, inside, inverse, FILTER)
-            weights += ((weight * HALF_WEIGHT).to(tl.float16) if half else weight,)  # type: ignore[assignment]
-        for k in tl.static_range(STEP):
-            total += weights[k]
-            more = ()
-            for c in tl.static_range(C):
-                more += (_added(sums[c], weights[k][:, None], blocks[k * C + c], CONVERT),)  # type: ignore[assignment]
-            sums = more
+    _, taps = _taps(band, FILTER)
+    least: tl.constexpr = 1 if FILTER == "nearest" else 2 if FILTER == "bilinear" else 4  # taps of every output
+    source = columns, readable, stride_c, stride_y, last_y
+    sums, total = _added(None, 0.0, 0, least, source, extent, band, C, FILTER, CONVERT)
+    for tap in range(least, taps):
+        sums, total = _added(sums, total, tap, 1, source, extent, band, C, FILTER, CONVERT)
     mixed = ()
     for c in tl.static_range(C):
-        mixed += (sums[c] if half else (sums[c] - (total * MIDDLE + 0.5)[:, None]).to(tl.float16),)  # type: ignore[assignment]
+        centred = sums[c] if CONVERT == "half" else (sums[c] - (total * MIDDLE + 0.5)[:, None]).to(tl.float16)
+        mixed += (centred,)  # type: ignore[assignment]
     return mixed
 
 
 @triton.jit
-def _added(total, weight, block, CONVERT: tl.constexpr):
+def _added(
+    sums,  # of each channel, or None for nothing yet
+    total,  # of the weights
+    first,
+    COUNT: tl.constexpr,
+    source,
+    extent,
+    band,
+    C: tl.constexpr,
+    FILTER: tl.constexpr,
+    CONVERT: tl.constexpr,
+):
+    """With ``COUNT`` taps from the ``first`` on, all of which are read before any is waited for."""
+    columns, readable, stride_c, stride_y, last_y = source
+    top, _, _, from_tap, to_tap = extent
+    centre, inverse = band[0], band[1]
+    begin, _ = _taps(band, FILTER)
+    scale = _scale(inverse, FILTER)
+    distance = (begin - centre + 0.5) * scale
+    blocks, weights = (), ()
+    for k in tl.static_range(COUNT):
+        tap = begin - from_tap + (first + k)
+        # Behind an image's edges, where weights are 0, its edges are read.
+        line = tl.minimum(tl.maximum(top + from_tap + tap, 0), last_y)
+        at = (line.to(stride_y.dtype) * stride_y)[:, None]
+        for c in tl.static_range(C):
+            blocks += (tl.load((columns + c * stride_c)[None, :] + at, readable),)  # type: ignore[assignment]
+        inside = tap.to(tl.uint32) < (to_tap - from_tap).to(tl.uint32)
+        weights += (_weights(distance + (first + k) * scale, inside, inverse, FILTER),)  # type: ignore[assignment]
+    for k in tl.static_range(COUNT):
+        total += weights[k]
+        more = ()
+        for c in tl.static_range(C):
+            more += (_plus(None if sums is None else sums[c], weights[k][:, None], blocks[k * C + c], CONVERT),)  # type: ignore[assignment]
+        sums = more
+    return sums, total
+
+
+@triton.jit
+def _plus(total, weight, block, CONVERT: tl.constexpr):
+    """``total + weight * block``; less the middle if the total is None and all are float16."""
     if CONVERT == "half":
-        weight = tl.broadcast(weight, block)[0]
-        total = tl.inline_asm_elementwise(
-            """
-            {
-            .reg .b32 low, high;
-            prmt.b32 low, $2, 0, 0x4140;
-            prmt.b32 high, $2, 0, 0x4342;
-            fma.rn.f16x2 $0, low, $3, $5;
-            fma.rn.f16x2 $1, high, $4, $6;
-            }
-            """,
-            "=&r,=&r,r,r,r,r,r",
-            [block, weight, total],
-            dtype=tl.float16,
-            is_pure=True,
-            pack=4,
-        )
+        weight, block = tl.broadcast((weight * HALF_WEIGHT).to(tl.float16), block)
+        if total is None:
+            total = tl.inline_asm_elementwise(BEGIN_HALVES, "=&r,=&r,r,r,r", [block, weight], tl.float16, True, 4)
+        else:
+            operands = [block, weight, total]
+            total = tl.inline_asm_elementwise(ADD_HALVES, "=&r,=&r,r,r,r,r,r", operands, tl.float16, True, 4)
+    elif total is None:
+        total = weight * _value(block, CONVERT)
     else:
         total += weight * _value(block, CONVERT)
     return total
+
+
+# Four bytes, $2, times four weights, $3 and $4. A byte below a byte of zeros is a float16, as is said at the top.
+ADD_HALVES = tl.constexpr("""
+{
+.reg .b32 low, high;
+prmt.b32 low, $2, 0, 0x4140;
+prmt.b32 high, $2, 0, 0x4342;
+fma.rn.f16x2 $0, low, $3, $5;
+fma.rn.f16x2 $1, high, $4, $6;
+}
+""")
+# 0xb400 is -(128 * 2**-24 * 2**15).
+BEGIN_HALVES = tl.constexpr("""
+{
+.reg .b32 low, high, middle;
+mov.b32 middle, 0xb400b400;
+prmt.b32 low, $2, 0, 0x4140;
+prmt.b32 high, $2, 0, 0x4342;
+fma.rn.f16x2 $0, low, $3, middle;
+fma.rn.f16x2 $1, high, $4, middle;
+}
+""")
 
 
 @triton.jit
@@ -309,18 +361,8 @@ def resample(
     if images.dtype is not torch.uint8 or resample_any.layout_of(images.table.numpy(), images.channels) != "planar":
         return resample_any.resample(images, windows, size, interpolation=interpolation, fill=fill, finish=finish)
     outs = allocate(images, size, finish)
-    table = torch.from_numpy(np.concatenate([images.table.numpy(), outs.table.numpy(), windows.numpy()], axis=1))
-    height, width = outs.sizes.numpy().max(0, initial=0).tolist()
-    tiles_x = triton.cdiv(width, TILE[1])
-    tiles = triton.cdiv(height, TILE[0]) * tiles_x
-    shared, (on_device,) = arguments(finish, images.device, table)
-    shared |= statistics(finish, len(images), tiles, images.device)
-    if len(images) * tiles:
-        options = _variant(images, windows, outs, interpolation)
-        _resample_kernel[(len(images) * tiles,)](
-            on_device, tiles, tiles_x, fill, **shared, **options, FILTER=interpolation, **LAUNCH
-        )
-    return outputs(outs), shared["statistics"] and shared["statistics"][0]
+    options = _variant(images, windows, outs, interpolation)
+    return launched(_resample_kernel, TILE, images, windows, outs, fill, finish, FILTER=interpolation, **options)
 
 
 def _variant(images: Ragged, windows: torch.Tensor, outs: Ragged, interpolation: str) -> dict[str, Any]:
@@ -328,12 +370,25 @@ def _variant(images: Ragged, windows: torch.Tensor, outs: Ragged, interpolation:
     options = resample_any.variant_of(images, windows, outs)
     for name in ("SOURCE", "DOT", "LAYOUT"):
         del options[name]
-    nvidia = options.pop("NVIDIA")
-    tile = {"TH": TILE[0], "TW": TILE[1], "BW": BLOCK, "STEP": STEP}
-    if not nvidia:
-        return options | tile | {"CONVERT": "plain"}
+    options |= {"OFFSETS": _offsets(images), "RUN": _run(options), "TH": TILE[0], "TW": TILE[1], "BW": BLOCK} | LAUNCH
+    if not options.pop("NVIDIA"):
+        return options | {"CONVERT": "plain"}
     convert = "half" if _most_taps(windows, interpolation) <= HALF_TAPS else "float"
-    return options | tile | {"CONVERT": convert}
+    return options | REGISTERS | {"CONVERT": convert}
+
+
+def _offsets(images: Ragged) -> tl.dtype:
+    """Multiplying 64 bits takes several times as long as 32."""
+    table = images.table.numpy()
+    longest = (table[:, HEIGHT.value] * table[:, ROW.value]).max(initial=0)
+    return tl.int32 if longest < 2**31 else tl.int64
+
+
+def _run(options: dict[str, Any]) -> int:
+    """How many neighbours of a row a thread stores at once; tensor cores leave it two."""
+    if options["TARGET_PLANAR"]:
+        return int(min(max(options["TARGET_ALIGNED"], 2), 8))
+    return int(max(options["GROUP"], 2))
 
 
 def _most_taps(windows: torch.Tensor, interpolation: str) -> int:

@@ -30,21 +30,25 @@ from fastload.kernels.triton.table import (
     COLUMNS,
     FLIP,
     HEIGHT,
+    INVERSE,
     LENGTH,
     OFFSET,
     OUTPUT,
     PIXEL,
     ROW,
+    SCALE,
     START,
     VIRTUAL,
     WIDTH,
     WINDOW,
     entry,
+    fraction,
+    table_of,
 )
 from fastload.kernels.work import Finish
 from fastload.ragged import Ragged
 
-__all__ = ["layout_of", "resample", "variant_of"]
+__all__ = ["launched", "layout_of", "place", "resample", "variant_of"]
 
 # A tile of the output, and a block of the source: rows and columns, powers of two from 16.
 TILE = (64, 32)
@@ -56,12 +60,13 @@ WORD = 16  # bytes that a thread reads at once
 
 TAPS = tl.constexpr(8)  # that are summed at a time
 
+MOST_IMAGES = 65535  # of a launch: so long is a grid's third axis at most
+
 
 @triton.jit
 def _resample_kernel(
     table,  # int64, COLUMNS an image
-    tiles,
-    tiles_x,
+    first_image,
     fill,
     program,
     previous,
@@ -88,10 +93,8 @@ def _resample_kernel(
     BH: tl.constexpr,
     BW: tl.constexpr,
 ):
-    n = tl.program_id(0) // tiles
-    tile = tl.program_id(0) % tiles
+    n, tile, first_y, first_x = place(first_image, TH, TW)
     row = table + n.to(tl.int64) * COLUMNS
-    first_y, first_x = tile // tiles_x * TH, tile % tiles_x * TW
     height, width = entry(row, OUTPUT + HEIGHT), entry(row, OUTPUT + WIDTH)
     y, x = first_y + tl.arange(0, TH), first_x + tl.arange(0, TW)
     inside = (y < height)[:, None] & (x < width)[None, :]
@@ -111,22 +114,30 @@ def _resample_kernel(
 
 
 @triton.jit
+def place(first_image, TH: tl.constexpr, TW: tl.constexpr):
+    """Which image's tile the program makes, the tile's number in the image, and its first row and column."""
+    n = first_image + tl.program_id(2)
+    tile = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+    return n, tile, tl.program_id(1) * TH, tl.program_id(0) * TW
+
+
+@triton.jit
 def _axis(row, AXIS: tl.constexpr, at, first, size, TILE: tl.constexpr, FILTER: tl.constexpr):
     """Of outputs ``at`` along one axis: which taps (pixels of the box) they all need of the image; and their filter."""
     window = row + WINDOW + AXIS
     start, length, virtual = entry(window, START), entry(window, LENGTH), entry(window, VIRTUAL)
-    from_tap, to_tap = tl.maximum(-start, 0), tl.minimum(length, entry(row, HEIGHT + AXIS) - start)
+    from_tap = tl.maximum(-start, 0)
+    to_tap = tl.maximum(from_tap, tl.minimum(length, entry(row, HEIGHT + AXIS) - start))
     # Output i is pixel ``side * i + shift`` of the resized box.
     flip = entry(window, FLIP) != 0
     side = tl.where(flip, -1, 1)
     shift = tl.where(flip, size - 1, 0) + entry(window, OFFSET)
     position = side * at + shift
 
-    scale = tl.div_rn(length.to(tl.float32), virtual.to(tl.float32))
+    scale, inverse = fraction(window, SCALE), fraction(window, INVERSE)
     stretch = tl.maximum(scale, 1.0)
     centre = (position + 0.5) * scale
     support = stretch * (2.0 if FILTER == "bicubic" else 1.0)
-    inverse = 1 / stretch
     if FILTER == "nearest":
         centre = tl.minimum(tl.floor(position * scale), length - 1.0) + 0.5
         support, inverse = stretch + 1, 1.0
@@ -167,7 +178,8 @@ def _scale(inverse, FILTER: tl.constexpr):
 def _weights(distance, inside, inverse, FILTER: tl.constexpr):
     """Of taps at these distances, so that they add up to about 1: exactly is for ``share``."""
     if FILTER == "bilinear":
-        weight = tl.maximum(tl.where(inside, inverse, -1.0) - tl.abs(distance), 0.0)
+        # A sum that is bounded to 0 and 1 is one instruction.
+        weight = tl.minimum(tl.maximum(tl.where(inside, inverse, -1.0) - tl.abs(distance), 0.0), 1.0)
     elif FILTER == "bicubic":
         d = tl.abs(distance)
         near = (1.5 * d - 2.5) * d * d + 1
@@ -322,24 +334,29 @@ def resample(
     """See :func:`fastload.kernels.resample`."""
     check(images, windows, interpolation, finish)
     outs = allocate(images, size, finish)
-    table = torch.from_numpy(np.concatenate([images.table.numpy(), outs.table.numpy(), windows.numpy()], axis=1))
+    block = dict(zip(("TH", "TW", "BH", "BW"), TILE + BLOCK, strict=True))
+    options = variant_of(images, windows, outs) | block | LAUNCH
+    return launched(_resample_kernel, TILE, images, windows, outs, fill, finish, FILTER=interpolation, **options)
+
+
+def launched(
+    kernel: Any,
+    tile: tuple[int, int],
+    images: Ragged,
+    windows: torch.Tensor,
+    outs: Ragged,
+    fill: float,
+    finish: Finish,
+    **options: Any,
+) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
+    """Have one of the two kernels make ``outs``, a program a tile."""
     height, width = outs.sizes.numpy().max(0, initial=0).tolist()
-    tiles_x = triton.cdiv(width, TILE[1])
-    tiles = triton.cdiv(height, TILE[0]) * tiles_x
-    shared, (on_device,) = arguments(finish, images.device, table)
-    shared |= statistics(finish, len(images), tiles, images.device)
-    if len(images) * tiles:
-        _resample_kernel[(len(images) * tiles,)](
-            on_device,
-            tiles,
-            tiles_x,
-            fill,
-            **shared,
-            **variant_of(images, windows, outs),
-            FILTER=interpolation,
-            **dict(zip(("TH", "TW", "BH", "BW"), TILE + BLOCK, strict=True)),
-            **LAUNCH,
-        )
+    rows, columns = triton.cdiv(height, tile[0]), triton.cdiv(width, tile[1])
+    shared, (table,) = arguments(finish, images.device, table_of(images, outs, windows))
+    shared |= statistics(finish, len(images), rows * columns, images.device)
+    for first in range(0, len(images) if rows * columns else 0, MOST_IMAGES):
+        grid = (columns, rows, min(MOST_IMAGES, len(images) - first))
+        kernel[grid](table, first, fill, **shared, **options)
     return outputs(outs), shared["statistics"] and shared["statistics"][0]
 
 

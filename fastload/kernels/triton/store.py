@@ -20,7 +20,7 @@ from fastload.ragged import Ragged
 __all__ = ["TYPES", "store", "storing"]
 
 TYPES = {torch.uint8: tl.uint8, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
-GROUPS = {1: 4, 2: 4, 4: 2}  # pixels of channels last that are stored as words, by bytes of a value
+GROUPS = {1: (8, 4), 2: (8, 4, 2), 4: (4, 2)}  # pixels of channels last that one thread may store, by bytes of a value
 WORD = 16  # bytes that a thread writes at once
 PAIRED = 3  # channels, of 16 bits, that are stored as the tensor cores leave them
 
@@ -36,13 +36,13 @@ def store(
     TARGET: tl.constexpr,  # dtype
     TARGET_ALIGNED: tl.constexpr,  # elements that all rows of outputs begin at, and are long, a multiple of
     TARGET_PLANAR: tl.constexpr,  # pixels of a row are neighbours in memory
-    GROUP: tl.constexpr,  # pixels of channels last that are stored as C words; 0 to store each value by itself
-    PAIRS: tl.constexpr,  # pairs of pixels of channels last are stored by the threads that hold them
+    GROUP: tl.constexpr,  # pixels of channels last that one thread stores; 0 to store each value by itself
+    PAIRS: tl.constexpr,  # if not so, then pairs of pixels by the threads that hold them
 ):
-    if PAIRS:
-        _store_pairs(row, values, first_y, first_x, height, width, TARGET, GROUP > 0)
-    elif GROUP > 0:
+    if GROUP > 0:
         _store_words(row, values, first_y, first_x, height, width, TARGET, GROUP)
+    elif PAIRS:
+        _store_pairs(row, values, first_y, first_x, height, width, TARGET)
     elif TARGET_PLANAR:
         _store_planes(row, values, first_y, first_x, height, width, TARGET, TARGET_ALIGNED)
     else:
@@ -82,62 +82,107 @@ def _store_values(row, values, first_y, first_x, height, width, TARGET: tl.const
 
 @triton.jit
 def _store_words(row, values, first_y, first_x, height, width, TARGET: tl.constexpr, GROUP: tl.constexpr):
-    """``GROUP`` pixels are C words of as many values, wide enough for memory."""
+    """``GROUP`` neighbours of a row are C chunks of as many values, each written at once."""
     channels: tl.constexpr = len(values)
-    bits: tl.constexpr = TARGET.primitive_bitwidth
-    value_type: tl.constexpr = tl.uint8 if bits == 8 else tl.uint16 if bits == 16 else tl.uint32
-    words = ()
-    for c in tl.static_range(channels):
-        words += (rounded(values[c], TARGET).to(value_type, bitcast=True),)  # type: ignore[assignment]
-    words = _paired(words)
-    if GROUP == 4:
-        words = _paired(words)
     rows: tl.constexpr = values[0].shape[0]
     groups: tl.constexpr = values[0].shape[1] // GROUP
-    word = tl.arange(0, rows * groups)
-    y, x = first_y + word // groups, first_x // GROUP + word % groups
-    row += OUTPUT
-    target = tl.load(row + ADDRESS).to(tl.pointer_type(words[0].dtype))
-    at = target + y.to(tl.int64) * (tl.load(row + ROW) // GROUP) + x * channels
-    inside = (y < height) & (x < width // GROUP)
+    share: tl.constexpr = 32 // TARGET.primitive_bitwidth  # of a word: values
+    wide: tl.constexpr = GROUP // share  # of a chunk: words
+    words: tl.constexpr = channels * wide
+    pixels = ()
     for c in tl.static_range(channels):
-        tl.store(at + c, tl.reshape(words[c], (rows * groups,)), inside)
+        pixels += (_pixels(_bits(values[c], TARGET), GROUP),)  # type: ignore[assignment]
+    packed = ()
+    for w in tl.static_range(words):
+        word = pixels[w * share % channels][w * share // channels]  # type: ignore[var-annotated]
+        for i in tl.static_range(1, share):
+            value = pixels[(w * share + i) % channels][(w * share + i) // channels]  # type: ignore[var-annotated]
+            word |= value << (i * TARGET.primitive_bitwidth)
+        packed += (word,)  # type: ignore[assignment]
+
+    # One index for rows and columns: of two, Triton would let neighbouring threads go down columns.
+    place = tl.arange(0, rows * groups)
+    y, group = first_y + place // groups, first_x // GROUP + place % groups
+    row += OUTPUT
+    target = tl.multiple_of(tl.load(row + ADDRESS).to(tl.pointer_type(tl.uint32)), 4 * wide)
+    stride_y = tl.multiple_of(tl.load(row + ROW) // share, wide)
+    at = target + (y.to(tl.int64) * stride_y + group * words)[:, None] + tl.arange(0, wide)
+    groups_inside = tl.where(y < height, width // GROUP, 0)
+    if channels == 3 and wide == 4:
+        _store_sectors(at, packed, group, groups_inside)
+    else:
+        for w in tl.static_range(0, words, wide):
+            tl.store(at + w, _chunk(packed, w, wide), (group < groups_inside)[:, None])
 
 
 @triton.jit
-def _paired(words):
-    """C tensors of values, a channel each, as C tensors of words twice as wide, half as many, in order of memory."""
-    rows: tl.constexpr = words[0].shape[0]
-    columns: tl.constexpr = words[0].shape[1] // 2
-    bits: tl.constexpr = words[0].dtype.primitive_bitwidth
-    wide: tl.constexpr = tl.uint16 if bits == 8 else tl.uint32 if bits == 16 else tl.uint64
-    even, odd = (), ()
-    for c in tl.static_range(len(words)):
-        one, other = tl.split(tl.reshape(words[c], (rows, columns, 2)))
-        even += (one.to(wide),)
-        odd += (other.to(wide),)
-    halves = even + odd
-    paired = ()
-    for c in tl.static_range(len(words)):
-        paired += (halves[2 * c] | (halves[2 * c + 1] << bits),)
-    return paired
+def _store_sectors(at, words, group, groups_inside):
+    """Three chunks of each group, so that two threads together write a sector of memory, which is two chunks.
+
+    Half a sector takes the second cache as long as a whole one. So of two neighbours the right one writes the left
+    one's second chunk, which lies before its own first, and the left one writes the right one's.
+    """
+    first, second, third = _chunk(words, 0, 4), _chunk(words, 4, 4), _chunk(words, 8, 4)
+    shape: tl.constexpr = second.shape
+    pair = tl.reshape(second, (shape[0] // 2, 2, shape[1]))
+    other = tl.reshape(pair ^ tl.expand_dims(tl.xor_sum(pair, 1), 1), shape)
+    right = group % 2
+    left_inside, right_inside = group - right < groups_inside, group - right + 1 < groups_inside
+    shift = 8 * right[:, None]
+    tl.store(at - shift, tl.where(shift == 0, first, other), left_inside[:, None])
+    tl.store(at - shift + 8, tl.where(shift == 0, third, first), (group < groups_inside)[:, None])
+    tl.store(at - shift + 16, tl.where(shift == 0, other, third), right_inside[:, None])
 
 
 @triton.jit
-def _store_pairs(row, values, first_y, first_x, height, width, TARGET: tl.constexpr, ALIGNED: tl.constexpr):
+def _bits(value, TARGET: tl.constexpr):
+    bits: tl.constexpr = TARGET.primitive_bitwidth
+    kind: tl.constexpr = tl.uint8 if bits == 8 else tl.uint16 if bits == 16 else tl.uint32
+    return rounded(value, TARGET).to(kind, bitcast=True).to(tl.uint32)
+
+
+@triton.jit
+def _pixels(values, GROUP: tl.constexpr):
+    """The groups' first pixels, their second, and so on: ``GROUP`` tensors, each (rows, columns / GROUP)."""
+    rows: tl.constexpr = values.shape[0]
+    groups: tl.constexpr = values.shape[1] // GROUP
+    parts = (values,)
+    for halving in tl.static_range(3 if GROUP == 8 else 2 if GROUP == 4 else 1):
+        halves = ()
+        for i in tl.static_range(len(parts)):
+            half = tl.reshape(parts[i], (rows, groups, 2, GROUP // 2 ** (halving + 1)))
+            halves += tl.split(tl.permute(half, (0, 1, 3, 2)))
+        parts = halves  # type: ignore[assignment]
+    pixels = ()
+    for i in tl.static_range(GROUP):
+        pixels += (tl.reshape(parts[i], (rows, groups)),)  # type: ignore[assignment]
+    return pixels
+
+
+@triton.jit
+def _chunk(words, first: tl.constexpr, WIDE: tl.constexpr):
+    """``WIDE`` words of each group from the ``first`` on: (groups, WIDE)."""
+    chunk = words[first]
+    if WIDE == 2:
+        chunk = tl.join(words[first], words[first + 1])
+    elif WIDE == 4:
+        chunk = tl.join(tl.join(words[first], words[first + 2]), tl.join(words[first + 1], words[first + 3]))
+    return tl.reshape(chunk, (words[0].shape[0] * words[0].shape[1], WIDE))
+
+
+@triton.jit
+def _store_pairs(row, values, first_y, first_x, height, width, TARGET: tl.constexpr):
     """Three channels of 16 bits: a product leaves two neighbours of a row to a thread, and these are three words.
 
     Triton would bring a tile into another order before it stores, through shared memory. Its order is nowhere promised.
-    So what a thread holds is stored as words if it is neighbours, and else value by value. Where a row begins between
-    two words, so does each pair: a value, two words, a value.
+    So what a thread holds is stored as words if it is neighbours, and else value by value. Rows of odd length begin
+    between two words half of the time, and so does each pair: a value, two words, a value.
     """
     y, x = first_y + tl.arange(0, values[0].shape[0]), first_x + tl.arange(0, values[0].shape[1])
     row += OUTPUT
     at = tl.load(row + ADDRESS) + (y.to(tl.int64) * tl.load(row + ROW) * 2)[:, None] + (6 * x)[None, :]
     inside = ((y < height)[:, None] & (x < width)[None, :]).to(tl.int32)
-    bfloat16: tl.constexpr = STORE_BFLOAT16 if ALIGNED else STORE_BFLOAT16_ANYWHERE
-    float16: tl.constexpr = STORE_FLOAT16 if ALIGNED else STORE_FLOAT16_ANYWHERE
-    program: tl.constexpr = bfloat16 if TARGET == tl.bfloat16 else float16  # noqa: SIM300  (a constant's name)
+    program: tl.constexpr = STORE_BFLOAT16 if TARGET == tl.bfloat16 else STORE_FLOAT16  # noqa: SIM300  (its name)
     tl.inline_asm_elementwise(
         program,
         "=r,=r,r,r,r,r,r,r,l,l,r,r",
@@ -170,7 +215,9 @@ cvt.rn.TYPE.f32 third, $7, $5;
 mov.b32 {red, green}, first;
 mov.b32 {blue, red_too}, second;
 mov.b32 {green_too, blue_too}, third;
-BETWEEN
+and.b32 place, place, 2;
+setp.ne.and.b32 between, place, 0, both;
+and.pred both, both, !between;
 @both st.global.b32 [$8], first;
 @both st.global.b32 [$8 + 4], second;
 @both st.global.b32 [$8 + 8], third;
@@ -180,29 +227,17 @@ BETWEEN
 @other st.global.b16 [$9], red_too;
 @other st.global.b16 [$9 + 2], green_too;
 @other st.global.b16 [$9 + 4], blue_too;
-mov.b32 $0, 0;
-mov.b32 $1, 0;
-}
-"""
-STORE_BETWEEN = """
-and.b32 place, place, 2;
-setp.ne.and.b32 between, place, 0, both;
-and.pred both, both, !between;
 mov.b32 place, {green, blue};
 mov.b32 following, {red_too, green_too};
 @between st.global.b16 [$8], red;
 @between st.global.b32 [$8 + 2], place;
 @between st.global.b32 [$8 + 6], following;
 @between st.global.b16 [$8 + 10], blue_too;
+mov.b32 $0, 0;
+mov.b32 $1, 0;
+}
 """
-
-
-def _program(kind: str, between: str = "") -> tl.constexpr:
-    return tl.constexpr(STORE_PAIR.replace("TYPE", kind).replace("BETWEEN", between))
-
-
-STORE_BFLOAT16, STORE_FLOAT16 = _program("bf16x2"), _program("f16x2")
-STORE_BFLOAT16_ANYWHERE, STORE_FLOAT16_ANYWHERE = _program("bf16x2", STORE_BETWEEN), _program("f16x2", STORE_BETWEEN)
+STORE_BFLOAT16, STORE_FLOAT16 = (tl.constexpr(STORE_PAIR.replace("TYPE", kind)) for kind in ("bf16x2", "f16x2"))
 
 
 def storing(outs: Ragged) -> dict[str, Any]:
@@ -233,6 +268,5 @@ def _interleaved(table: np.ndarray[Any, Any], channels: int) -> bool:
 
 def _group(table: np.ndarray[Any, Any], itemsize: int) -> int:
     address, _, width, _, row, _ = table.T
-    group = GROUPS[itemsize]
-    whole = ((width | row) % group == 0) & (address % (group * itemsize) == 0)
-    return group if whole.all() else 0
+    bits = int(np.bitwise_or.reduce(width | row | address // itemsize, initial=0))
+    return next((group for group in GROUPS[itemsize] if bits % group == 0), 0)
