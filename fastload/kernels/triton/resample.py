@@ -396,5 +396,5 @@ def _most_taps(windows: torch.Tensor, interpolation: str) -> int:
     if interpolation == "nearest":
         return 1
     window = windows.numpy()
-    scale = float((window[:, 2] / window[:, 4]).max())
-    return math.ceil(2 * max(scale, 1.0) * (2 if interpolation == "bicubic" else 1))
+    scale = float((window[:, 2] / window[:, 4]).max(initial=1))
+    return math.ceil(2 * scale * (2 if interpolation == "bicubic" else 1))
