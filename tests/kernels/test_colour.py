@@ -401,6 +401,7 @@ def compile_for_hopper(kernel, types, constants):
     triton.compile(ASTSource(kernel, types, constexprs=constants), target=GPUTarget("cuda", 90, 32))
 
 STORES = (
+    {"P": 8, "DTYPE": tl.bfloat16, "LAST_OUT": False, "WORDS": False}, "*bf16",
     {"P": 4, "DTYPE": tl.bfloat16, "LAST_OUT": False, "WORDS": False}, "*bf16",
     {"P": 4, "DTYPE": tl.bfloat16, "LAST_OUT": True, "WORDS": True}, "*i64",
     {"P": 2, "DTYPE": tl.float32, "LAST_OUT": True, "WORDS": True}, "*i64",
@@ -418,7 +419,7 @@ for channels, full in product((1, 3, 4), (False, True)):
         "statistics": ("*fp32", "i32") if coloured else None,
     }
     mix = {"mix": ("*i32", "*i32", "*fp32", "*fp32") if full else None}
-    stores = STORES if channels == 3 else STORES[:4]
+    stores = STORES if channels == 3 else STORES[:6]
     for store, out in zip(stores[::2], stores[1::2]):
         constants = store | {"C": channels, "RANGES": True, "GROUPS": 128, "WALK": 4 if full else 1}
         compile_for_hopper(_batch_kernel, finish | mix | {"images": "*u8", "out": out}, constants)

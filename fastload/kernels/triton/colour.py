@@ -34,9 +34,10 @@ GROUP = 4  # pixels
 GROUPS = 128  # a program
 WALK = 4  # images that a program mixes, one after another
 LAUNCH = {"num_warps": 4}
-MIXED_GROUPS = 32  # a program that mixes: small ones, of which many hide each other's latency
+MIXED_GROUP = 8  # pixels, where they are mixed
+MIXED_PIXELS = 256  # a program that mixes: eight a thread share what is looked up of an image
 MIXED_LAUNCH = {"num_warps": 1}
-MIXED_REGISTERS = {"maxnreg": 64}  # on NVIDIA: what does not fit is needed for noise only
+MIXED_REGISTERS = {"maxnreg": 96}  # on NVIDIA: what does not fit is needed for noise only
 WORD = 8  # bytes
 
 
@@ -247,9 +248,10 @@ def _finish_batch(images: torch.Tensor, finish: Finish) -> tuple[torch.Tensor, t
     own = () if mix is None else (mix.partners, mix.boxes, mix.inside, mix.outside)
     parameters, moved = arguments(finish, images.device, *own)
     last = not out.is_contiguous()
-    group = _group(width, min(4, WORD // out.itemsize) if last else GROUP)
+    most = GROUP if mix is None else MIXED_GROUP
+    group = _group(width, min(4, WORD // out.itemsize) if last else most)
     words = last and group > 1
-    walk, groups, launch = (1, GROUPS, LAUNCH) if mix is None else (WALK, MIXED_GROUPS, MIXED_LAUNCH)
+    walk, groups, launch = (1, GROUPS, LAUNCH) if mix is None else (WALK, MIXED_PIXELS // group, MIXED_LAUNCH)
     if mix is not None and images.device.type == "cuda" and torch.version.cuda is not None:
         launch = launch | MIXED_REGISTERS
     tiles = triton.cdiv(height * width // group, groups)
