@@ -31,7 +31,6 @@ __all__ = [
     "Recordable",
     "SideStream",
     "current_stream_handle",
-    "reached",
     "side_stream",
     "wait_for_current_stream",
 ]
@@ -155,13 +154,6 @@ def current_stream_handle(device: torch.device) -> int:
     return int(torch.cuda.current_stream(device).cuda_stream)
 
 
-def reached(device: torch.device) -> Point:
-    """How far the caller's current stream has been given work."""
-    if device.type in STREAMLESS:
-        return Passed()
-    return _EventPoint(device, torch.get_device_module(device).current_stream(device))
-
-
 def wait_for_current_stream(device: torch.device) -> None:
     """Block the calling thread until the device has done all that the caller's current stream was given."""
     torch.get_device_module(device).current_stream(device).synchronize()
@@ -182,11 +174,12 @@ class Readout:
     """
 
     def __init__(self, values: torch.Tensor) -> None:
-        device = values.device
-        self.at_once = device.type in STREAMLESS
+        self.at_once = values.device.type in STREAMLESS
+        self._values, self._point = values, Passed()  # type: torch.Tensor, Point
         if not self.at_once:
-            values = torch.empty_like(values, device="cpu", pin_memory=True).copy_(values, non_blocking=True)
-        self._values, self._point = values, reached(device)
+            self._values = torch.empty_like(values, device="cpu", pin_memory=True).copy_(values, non_blocking=True)
+            backend: Any = torch.get_device_module(values.device)
+            self._point = _EventPoint(values.device, backend.current_stream(values.device))
 
     def read(self) -> list[float]:
         """Wait until the device has come to this point, and return the values."""
