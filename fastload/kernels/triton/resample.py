@@ -207,12 +207,13 @@ def _sums(extent, band, FILTER: tl.constexpr, DOT: tl.constexpr):
     _, _, _, from_tap, to_tap = extent
     centre, inverse, _, length, present = band
     begin, taps = _taps(band, FILTER)
+    scale = _scale(inverse, FILTER)
+    distance = (begin - centre + 0.5) * scale
     total, seen = tl.zeros(centre.shape, tl.float32), tl.zeros(centre.shape, tl.float32)
     for k in range(taps):
         tap = begin + k
-        distance = (tap - centre + 0.5) * _scale(inverse, FILTER)
-        weight = _weights(distance, (tap >= 0) & (tap < length), inverse, FILTER)
-        weight = weight.to(DOT).to(tl.float32)
+        inside = tap.to(tl.uint32) < length.to(tl.uint32)
+        weight = _weights(distance + k * scale, inside, inverse, FILTER).to(DOT).to(tl.float32)
         total += weight
         seen += tl.where((tap >= from_tap) & (tap < to_tap), weight, 0.0)
     share = tl.where(present, 1 / tl.where(total == 0, 1.0, total), 0.0)
