@@ -123,9 +123,8 @@ def _store_sectors(at, words, group, groups_inside):
     one's second chunk, which lies before its own first, and the left one writes the right one's.
     """
     first, second, third = _chunk(words, 0, 4), _chunk(words, 4, 4), _chunk(words, 8, 4)
-    shape: tl.constexpr = second.shape
-    pair = tl.reshape(second, (shape[0] // 2, 2, shape[1]))
-    other = tl.reshape(pair ^ tl.expand_dims(tl.xor_sum(pair, 1), 1), shape)
+    pair = tl.reshape(second, (group.shape[0] // 2, 2, 4))
+    other = tl.reshape(pair ^ tl.expand_dims(tl.xor_sum(pair, 1), 1), second.shape)
     right = group % 2
     left_inside, right_inside = group - right < groups_inside, group - right + 1 < groups_inside
     shift = 8 * right[:, None]
