@@ -379,7 +379,7 @@ def _variant(images: Ragged, windows: torch.Tensor, outs: Ragged, interpolation:
 
 
 def _offsets(images: Ragged) -> tl.dtype:
-    """Multiplying 64 bits takes several times as long as 32."""
+    """What holds where each row begins in its plane; multiplying 64 bits takes several times as long as 32."""
     table = images.table.numpy()
     longest = (table[:, HEIGHT.value] * table[:, ROW.value]).max(initial=0)
     return tl.int32 if longest < 2**31 else tl.int64

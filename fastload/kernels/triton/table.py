@@ -51,7 +51,8 @@ def fraction(row, column):
 def table_of(images: Ragged, outs: Ragged, windows: torch.Tensor) -> torch.Tensor:
     """An image a row, int64 (N, COLUMNS) on the CPU.
 
-    ``SCALE`` is how many pixels of the box become one, and ``INVERSE`` one over that or 1: the bits of float32 numbers.
+    ``SCALE`` is how many pixels of the box become one, and ``INVERSE`` is one over the larger of that and 1: the bits
+    of float32 numbers.
     """
     window = windows.numpy()
     length, virtual = (window[:, i.value : i.value + 2].astype(np.float32) for i in (LENGTH, VIRTUAL))
