@@ -33,11 +33,11 @@ from fastload.ragged import Ragged
 __all__ = ["resample"]
 
 TILE = (16, 32)  # of the output: rows and columns
-BLOCK = 16  # columns of the source that are mixed at a time
 LAUNCH = {"num_warps": 1, "num_stages": 1}  # one warp waits for no other
 REGISTERS = {"maxnreg": 128}  # on NVIDIA: room for 16 programs at a time
 HALF_TAPS = 6  # sums of so many are rounded, in float16, by less than a thousandth of full scale
-QUAD = tl.constexpr(4)  # threads that hold a row of a product, and its taps that each of them takes
+QUAD = tl.constexpr(4)  # threads that hold a row of a product
+SHARE = tl.constexpr(8)  # columns of the source that each of them mixes at a time
 MIDDLE = tl.constexpr(128.0)  # of what a byte can be
 HALF_BYTE, HALF_WEIGHT = tl.constexpr(2.0**-24), tl.constexpr(2.0**15)  # what stands for 1 in float16
 
@@ -57,7 +57,7 @@ def _resample_kernel(
     C: tl.constexpr,
     FILTER: tl.constexpr,
     PADDED: tl.constexpr,
-    ALIGNED: tl.constexpr,
+    WORDS: tl.constexpr,  # rows of sources begin at words
     OFFSETS: tl.constexpr,  # dtype that holds where in a plane a row begins
     TARGET: tl.constexpr,  # this and the next four are what ``store`` takes
     TARGET_ALIGNED: tl.constexpr,
@@ -68,7 +68,6 @@ def _resample_kernel(
     CONVERT: tl.constexpr,
     TH: tl.constexpr,
     TW: tl.constexpr,
-    BW: tl.constexpr,
 ):
     n, tile, first_y, first_x = place(first_image, TH, TW)
     row = table + n.to(tl.int64) * COLUMNS
@@ -77,10 +76,12 @@ def _resample_kernel(
         if (first_y >= height) | (first_x >= width):
             return
     y, x = first_y + tl.arange(0, TH), first_x + tl.arange(0, TW)
+    place_y = first_y + tl.arange(0, TH * QUAD) // QUAD  # of the threads that hold a row, each by itself
 
+    lines = _axis(row, 0, place_y, first_y, height, TH, FILTER)
     vertical = _axis(row, 0, y, first_y, height, TH, FILTER)
     horizontal = _axis(row, 1, first_x + _dealt(TW, RUN), first_x, width, TW, FILTER)
-    values = _products(row, vertical, horizontal, fill, C, FILTER, PADDED, ALIGNED, OFFSETS, RUN, CONVERT, TH, TW, BW)
+    values = _products(row, lines, vertical, horizontal, fill, C, FILTER, PADDED, WORDS, OFFSETS, RUN, CONVERT, TH, TW)
     last_y = tl.minimum(first_y + TH, height) - 1
     values = finished(
         values, n, height * width, y[:, None], x[None, :], first_y, last_y, program, previous, affine, erase, seeds
@@ -114,19 +115,19 @@ def _in_order(value, RUN: tl.constexpr):
 @triton.jit
 def _products(
     row,
+    lines,
     vertical,
     horizontal,
     fill,
     C: tl.constexpr,
     FILTER: tl.constexpr,
     PADDED: tl.constexpr,
-    ALIGNED: tl.constexpr,
+    WORDS: tl.constexpr,
     OFFSETS: tl.constexpr,
     RUN: tl.constexpr,
     CONVERT: tl.constexpr,
     TH: tl.constexpr,
     TW: tl.constexpr,
-    BW: tl.constexpr,
 ):
     """The tile's values from 0 to 1, a tensor for each channel."""
     extent_y, band_y = vertical
@@ -134,35 +135,35 @@ def _products(
     left, low_x, high_x, from_x, to_x = extent_x
     centre_x, inverse_x = band_x[0], band_x[1]
 
-    source = tl.multiple_of(tl.load(row + ADDRESS).to(tl.pointer_type(tl.uint8)), ALIGNED)
-    stride_c = tl.multiple_of(tl.load(row + CHANNEL), ALIGNED)
-    stride_y = tl.multiple_of(tl.load(row + ROW), ALIGNED).to(OFFSETS)
+    source = tl.load(row + ADDRESS).to(tl.pointer_type(tl.uint8))
+    stride_c = tl.load(row + CHANNEL)
+    stride_y = tl.load(row + ROW).to(OFFSETS)
     last_y = entry(row, HEIGHT) - 1
-    first = tl.multiple_of((left + low_x) & -ALIGNED, ALIGNED)
+    first = (left + low_x) & (-SHARE if WORDS else -1)
     end = left + high_x
     if not PADDED:
         tl.assume(first < end)
 
-    # Of the block's taps, every fourth; the others lie 1 to 3 behind. That is how tensor cores share them out.
-    tap = first - left + QUAD * tl.arange(0, BW // QUAD)
+    share = SHARE * (tl.arange(0, TH * QUAD) % QUAD)  # where that of each thread begins in a block
+    four = tl.arange(0, 2 * QUAD)
+    tap = first - left + four % QUAD * SHARE + four // QUAD * 4  # the product takes one four of each thread, then the other
     scale = _scale(inverse_x, FILTER)
     distance = (tap[None, :] - centre_x[:, None] + 0.5) * scale
     tap -= from_x
     out = ()
     for _ in tl.static_range(C):
         out += (tl.zeros((TH, TW), tl.float32),)  # type: ignore[assignment]
-    for block_x in range(first, end, BW):
-        column = block_x + tl.arange(0, BW)
-        # A block that is a whole word of the source ends where a word does, and can be read to its end.
-        readable = None if ALIGNED % BW == 0 else (column < end)[None, :]
-        mixed = _mixed(source + column, readable, stride_c, stride_y, last_y, extent_y, band_y, C, FILTER, CONVERT)
+    for block_x in range(first, end, SHARE * QUAD):
+        mixed = _mixed(
+            source, block_x + share, end, stride_c, stride_y, last_y, lines[0], lines[1], C, FILTER, WORDS, CONVERT
+        )
         across = tl.trans(_across(distance, tap, to_x - from_x, inverse_x, FILTER))
         more = ()
         for c in tl.static_range(C):
             more += (tl.dot(mixed[c], across, out[c]),)  # type: ignore[assignment]
         out = more
-        distance += BW * scale
-        tap += BW
+        distance += SHARE * QUAD * scale
+        tap += SHARE * QUAD
 
     unit: tl.constexpr = (1 / (HALF_BYTE * HALF_WEIGHT) if CONVERT == "half" else 256.0) / 255
     middle: tl.constexpr = MIDDLE / 255
@@ -180,14 +181,20 @@ def _products(
 
 @triton.jit
 def _across(distance, tap, taps, inverse, FILTER: tl.constexpr):
-    """The weights of a block's taps, float16 (TW, BW), of which every fourth is one of ``tap``, at ``distance``."""
+    """The weights of a block's taps, float16 (TW, columns); of each four the first is one of ``tap``, at ``distance``."""
     scale = _scale(inverse, FILTER)
     weights = ()
-    for k in tl.static_range(QUAD):
+    for k in tl.static_range(4):
         inside = (tap + k).to(tl.uint32) < taps.to(tl.uint32)
         weights += (_weights(distance + k * scale, inside[None, :], inverse, FILTER).to(tl.float16),)  # type: ignore[assignment]
-    pairs = tl.join(tl.join(weights[0], weights[2]), tl.join(weights[1], weights[3]))  # type: ignore[misc]
-    return tl.reshape(pairs, (distance.shape[0], QUAD * distance.shape[1]))
+    return _side_by_side(weights)
+
+
+@triton.jit
+def _side_by_side(fours):
+    """Of each four columns the first, the second, and so on: all of them, (rows, 4 * columns)."""
+    both = tl.join(tl.join(fours[0], fours[2]), tl.join(fours[1], fours[3]))
+    return tl.reshape(both, (fours[0].shape[0], 4 * fours[0].shape[1]))
 
 
 @triton.jit
@@ -222,8 +229,9 @@ def _sums(extent, band, FILTER: tl.constexpr, DOT: tl.constexpr):
 
 @triton.jit
 def _mixed(
-    columns,  # of the first row: pointers
-    readable,
+    source,
+    column,  # of the source, where each thread's begin
+    end,
     stride_c,
     stride_y,
     last_y,
@@ -231,19 +239,20 @@ def _mixed(
     band,
     C: tl.constexpr,
     FILTER: tl.constexpr,
+    WORDS: tl.constexpr,
     CONVERT: tl.constexpr,
 ):
     """Rows of the source mixed into rows of the output, for a block of columns, less the middle: float16."""
     _, taps = _taps(band, FILTER)
     least: tl.constexpr = 1 if FILTER == "nearest" else 2 if FILTER == "bilinear" else 4  # taps of every output
-    source = columns, readable, stride_c, stride_y, last_y
-    sums, total = _added(None, 0.0, 0, least, source, extent, band, C, FILTER, CONVERT)
+    # Behind a row's last word, where weights are 0, that word is read again.
+    lines = source + (tl.minimum(column, (end - 1) & -SHARE) if WORDS else column), end, stride_c, stride_y, last_y
+    sums, total = _added(None, 0.0, 0, least, lines, column, extent, band, C, FILTER, WORDS, CONVERT)
     for tap in range(least, taps):
-        sums, total = _added(sums, total, tap, 1, source, extent, band, C, FILTER, CONVERT)
+        sums, total = _added(sums, total, tap, 1, lines, column, extent, band, C, FILTER, WORDS, CONVERT)
     mixed = ()
     for c in tl.static_range(C):
-        centred = sums[c] if CONVERT == "half" else (sums[c] - (total * MIDDLE + 0.5)[:, None]).to(tl.float16)
-        mixed += (centred,)  # type: ignore[assignment]
+        mixed += (_halves(sums[c], total, CONVERT),)  # type: ignore[assignment]
     return mixed
 
 
@@ -253,15 +262,17 @@ def _added(
     total,  # of the weights
     first,
     COUNT: tl.constexpr,
-    source,
+    lines,
+    column,
     extent,
     band,
     C: tl.constexpr,
     FILTER: tl.constexpr,
+    WORDS: tl.constexpr,
     CONVERT: tl.constexpr,
 ):
     """With ``COUNT`` taps from the ``first`` on, all of which are read before any is waited for."""
-    columns, readable, stride_c, stride_y, last_y = source
+    source, end, stride_c, stride_y, last_y = lines
     top, _, _, from_tap, to_tap = extent
     centre, inverse = band[0], band[1]
     begin, _ = _taps(band, FILTER)
@@ -272,45 +283,69 @@ def _added(
         tap = begin - from_tap + (first + k)
         # Behind an image's edges, where weights are 0, its edges are read.
         line = tl.minimum(tl.maximum(top + from_tap + tap, 0), last_y)
-        at = (line.to(stride_y.dtype) * stride_y)[:, None]
+        at = line.to(stride_y.dtype) * stride_y
         for c in tl.static_range(C):
-            blocks += (tl.load((columns + c * stride_c)[None, :] + at, readable),)  # type: ignore[assignment]
+            blocks += (_read(source + c * stride_c + at, end - column, WORDS),)  # type: ignore[assignment]
         inside = tap.to(tl.uint32) < (to_tap - from_tap).to(tl.uint32)
         weights += (_weights(distance + (first + k) * scale, inside, inverse, FILTER),)  # type: ignore[assignment]
     for k in tl.static_range(COUNT):
         total += weights[k]
         more = ()
         for c in tl.static_range(C):
-            more += (_plus(None if sums is None else sums[c], weights[k][:, None], blocks[k * C + c], CONVERT),)  # type: ignore[assignment]
+            more += (_plus(None if sums is None else sums[c], weights[k], blocks[k * C + c], CONVERT),)  # type: ignore[assignment]
         sums = more
     return sums, total
 
 
 @triton.jit
-def _plus(total, weight, block, CONVERT: tl.constexpr):
-    """``total + weight * block``; less the middle if the total is None and all are float16."""
-    if CONVERT == "half":
-        weight, block = tl.broadcast((weight * HALF_WEIGHT).to(tl.float16), block)
-        if total is None:
-            total = tl.inline_asm_elementwise(BEGIN_HALVES, "=&r,=&r,r,r,r", [block, weight], tl.float16, True, 4)
-        else:
-            operands = [block, weight, total]
-            total = tl.inline_asm_elementwise(ADD_HALVES, "=&r,=&r,r,r,r,r,r", operands, tl.float16, True, 4)
-    elif total is None:
-        total = weight * _value(block, CONVERT)
+def _read(at, count, WORDS: tl.constexpr):
+    """``SHARE`` bytes from each pointer on, of which the first ``count`` may be read: two words of four."""
+    if WORDS:
+        both = tl.load(at.to(tl.pointer_type(tl.uint64), bitcast=True))
+        words = both.to(tl.uint32), (both >> 32).to(tl.uint32)
     else:
-        total += weight * _value(block, CONVERT)
-    return total
+        words = _gathered(at, count), _gathered(at + 4, count - 4)
+    return words
 
 
-# Four bytes, $2, times four weights, $3 and $4. A byte below a byte of zeros is a float16, as is said at the top.
+@triton.jit
+def _gathered(at, count):
+    word = tl.load(at, count > 0, 0).to(tl.uint32)
+    for k in tl.static_range(1, 4):
+        word |= tl.load(at + k, count > k, 0).to(tl.uint32) << (8 * k)
+    return word
+
+
+@triton.jit
+def _plus(total, weight, words, CONVERT: tl.constexpr):
+    """``total + weight * bytes``: of each word two pairs of float16, less the middle if total is None; or four float32."""
+    out = ()
+    for w in tl.static_range(2):
+        if CONVERT == "half":
+            # Rounded twice at once, which has four times the rate of once.
+            twice = tl.inline_asm_elementwise(
+                "cvt.rn.f16x2.f32 $0, $1, $1;", "=r,f", [weight * HALF_WEIGHT], tl.uint32, is_pure=True, pack=1
+            )
+            if total is None:
+                out += tl.inline_asm_elementwise(BEGIN_HALVES, "=&r,=&r,r,r", [words[w], twice], (tl.uint32, tl.uint32), True, 1)
+            else:
+                operands = [words[w], twice, total[2 * w], total[2 * w + 1]]
+                out += tl.inline_asm_elementwise(ADD_HALVES, "=&r,=&r,r,r,r,r", operands, (tl.uint32, tl.uint32), True, 1)
+        else:
+            values = _values(words[w], CONVERT)
+            for k in tl.static_range(4):
+                out += (weight * values[k] if total is None else total[4 * w + k] + weight * values[k],)
+    return out
+
+
+# Four bytes, $2, times a weight, twice in $3. A byte below a byte of zeros is a float16, as is said at the top.
 ADD_HALVES = tl.constexpr("""
 {
 .reg .b32 low, high;
 prmt.b32 low, $2, 0, 0x4140;
 prmt.b32 high, $2, 0, 0x4342;
-fma.rn.f16x2 $0, low, $3, $5;
-fma.rn.f16x2 $1, high, $4, $6;
+fma.rn.f16x2 $0, low, $3, $4;
+fma.rn.f16x2 $1, high, $3, $5;
 }
 """)
 # 0xb400 is -(128 * 2**-24 * 2**15).
@@ -321,16 +356,16 @@ mov.b32 middle, 0xb400b400;
 prmt.b32 low, $2, 0, 0x4140;
 prmt.b32 high, $2, 0, 0x4342;
 fma.rn.f16x2 $0, low, $3, middle;
-fma.rn.f16x2 $1, high, $4, middle;
+fma.rn.f16x2 $1, high, $3, middle;
 }
 """)
 
 
 @triton.jit
-def _value(block, CONVERT: tl.constexpr):
-    """128 + byte / 256 in float32, whose bits are 0x4300 and the byte and 00: conversions have a fourth of the rate."""
+def _values(word, CONVERT: tl.constexpr):
+    """128 + byte / 256 of a word's four bytes, float32: 0x4300, the byte and 00. Conversions have a fourth of the rate."""
     if CONVERT == "float":
-        value = tl.inline_asm_elementwise(
+        values = tl.inline_asm_elementwise(
             """
             prmt.b32 $0, $4, 0x43000000, 0x7404;
             prmt.b32 $1, $4, 0x43000000, 0x7414;
@@ -338,14 +373,34 @@ def _value(block, CONVERT: tl.constexpr):
             prmt.b32 $3, $4, 0x43000000, 0x7434;
             """,
             "=&r,=&r,=&r,=&r,r",
-            [block],
-            dtype=tl.float32,
+            [word],
+            dtype=(tl.float32, tl.float32, tl.float32, tl.float32),
             is_pure=True,
-            pack=4,
+            pack=1,
         )
     else:
-        value = block.to(tl.float32) * (1 / 256) + 128.0
-    return value
+        values = ()
+        for k in tl.static_range(4):
+            values += ((word >> (8 * k) & 255).to(tl.float32) * (1 / 256) + 128.0,)
+    return values
+
+
+@triton.jit
+def _halves(sums, total, CONVERT: tl.constexpr):
+    """A channel's sums as an operand of the product, (TH, columns), float16."""
+    rows: tl.constexpr = sums[0].shape[0] // QUAD
+    fours = ()
+    for k in tl.static_range(4):
+        words = ()
+        for w in tl.static_range(2):
+            if CONVERT == "half":
+                half = (sums[2 * w + k // 2] >> (k % 2 * 16)).to(tl.uint16).to(tl.float16, bitcast=True)
+            else:
+                half = (sums[4 * w + k] - (total * MIDDLE + 0.5)).to(tl.float16)
+            words += (tl.reshape(half, (rows, QUAD)),)  # type: ignore[assignment]
+        both = tl.permute(tl.join(words[0], words[1]), (0, 2, 1))  # type: ignore[misc]
+        fours += (tl.reshape(both, (rows, 2 * QUAD)),)  # type: ignore[assignment]
+    return _side_by_side(fours)
 
 
 def resample(
@@ -371,7 +426,8 @@ def _variant(images: Ragged, windows: torch.Tensor, outs: Ragged, interpolation:
     options = resample_any.variant_of(images, windows, outs)
     for name in ("SOURCE", "DOT", "LAYOUT"):
         del options[name]
-    options |= {"OFFSETS": _offsets(images), "RUN": _run(options), "TH": TILE[0], "TW": TILE[1], "BW": BLOCK} | LAUNCH
+    options |= {"WORDS": options.pop("ALIGNED") % SHARE.value == 0, "OFFSETS": _offsets(images), "RUN": _run(options)}
+    options |= {"TH": TILE[0], "TW": TILE[1]} | LAUNCH
     if not options.pop("NVIDIA"):
         return options | {"CONVERT": "plain"}
     convert = "half" if _most_taps(windows, interpolation) <= HALF_TAPS else "float"
