@@ -16,6 +16,7 @@ import os
 import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -31,6 +32,7 @@ __all__ = [
     "Recordable",
     "SideStream",
     "current_stream_handle",
+    "sent_ahead",
     "side_stream",
     "wait_for_current_stream",
 ]
@@ -157,6 +159,27 @@ def current_stream_handle(device: torch.device) -> int:
 def wait_for_current_stream(device: torch.device) -> None:
     """Block the calling thread until the device has done all that the caller's current stream was given."""
     torch.get_device_module(device).current_stream(device).synchronize()
+
+
+def sent_ahead(block: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A pinned block on the device, without a turn in the caller's current stream.
+
+    There a copy of a few bytes would take the time of a small kernel, most of it waits before and behind. Nothing that
+    the stream has still to do can matter to the copy, so it goes beside it, and the stream waits for its end only.
+    """
+    backend: Any = torch.get_device_module(device)
+    here = backend.current_stream(device)
+    beside = _stream_beside(here.device)
+    with backend.stream(beside):
+        sent = block.to(device, non_blocking=True)
+    here.wait_stream(beside)
+    sent.record_stream(here)
+    return sent
+
+
+@cache
+def _stream_beside(device: torch.device) -> Any:
+    return torch.get_device_module(device).Stream(device)
 
 
 def side_stream(device: torch.device) -> SideStream | NoStream:

@@ -401,27 +401,27 @@ def compile_for_hopper(kernel, types, constants):
     triton.compile(ASTSource(kernel, types, constexprs=constants), target=GPUTarget("cuda", 90, 32))
 
 STORES = (
-    {"P": 8, "DTYPE": tl.bfloat16, "LAST_OUT": False, "WORDS": False}, "*bf16",
-    {"P": 4, "DTYPE": tl.bfloat16, "LAST_OUT": False, "WORDS": False}, "*bf16",
-    {"P": 4, "DTYPE": tl.bfloat16, "LAST_OUT": True, "WORDS": True}, "*i64",
-    {"P": 2, "DTYPE": tl.float32, "LAST_OUT": True, "WORDS": True}, "*i64",
-    {"P": 2, "DTYPE": tl.uint8, "LAST_OUT": True, "WORDS": True}, "*i16",
-    {"P": 1, "DTYPE": tl.float16, "LAST_OUT": True, "WORDS": False}, "*fp16",
+    {"P": 8, "DTYPE": tl.bfloat16, "LAST_OUT": False}, "*bf16",
+    {"P": 4, "DTYPE": tl.bfloat16, "LAST_OUT": False}, "*bf16",
+    {"P": 8, "DTYPE": tl.bfloat16, "LAST_OUT": True}, "*bf16",
+    {"P": 4, "DTYPE": tl.float32, "LAST_OUT": True}, "*fp32",
+    {"P": 4, "DTYPE": tl.uint8, "LAST_OUT": True}, "*u8",
+    {"P": 1, "DTYPE": tl.float16, "LAST_OUT": True}, "*fp16",
 )
 for channels, full in product((1, 3, 4), (False, True)):
     numbers, coloured = ("fp32",) * channels, full and channels != 4
     finish = {
         "program": ("*fp32", "i32") if coloured else None,
-        "previous": ("*fp32", "i32") if coloured else None,
+        "previous": "*i64" if coloured else None,
         "affine": (numbers, numbers) if full else None,
         "erase": ("*i32", numbers, numbers) if full else None,
         "seeds": "*i64" if full else None,
-        "statistics": ("*fp32", "i32") if coloured else None,
+        "statistics": "*i64" if coloured else None,
     }
     mix = {"mix": ("*i32", "*i32", "*fp32", "*fp32") if full else None}
     stores = STORES if channels == 3 else STORES[:6]
     for store, out in zip(stores[::2], stores[1::2]):
-        constants = store | {"C": channels, "RANGES": True, "GROUPS": 128, "WALK": 4 if full else 1}
+        constants = store | {"C": channels, "RANGES": True, "COUNT": 64, "WALK": 4 if full else 1}
         compile_for_hopper(_batch_kernel, finish | mix | {"images": "*u8", "out": out}, constants)
     constants = {"C": channels, "RANGES": True, "BLOCK": 512, "DTYPE_IN": tl.uint8, "DTYPE": tl.float16}
     compile_for_hopper(_ragged_kernel, finish | {"images": "*i64", "outs": "*i64"}, constants | {"LAST_OUT": True})

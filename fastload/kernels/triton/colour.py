@@ -1,8 +1,8 @@
 """Finish the values of images, pixel by pixel, in one pass over memory.
 
 A program takes groups of neighbouring pixels of one image, a group a thread. It reads a channel of a group at once and
-so writes it if each channel lies apart; where channels lie last, it writes the group as words, as the kernel of
-``flip_normalize`` does. An image's partner in a mix is finished beside it: its pixels are mostly still in the cache.
+so writes it if each channel lies apart; where channels lie last, it writes the group as words, as ``store`` does. An
+image's partner in a mix is finished beside it: its pixels are mostly still in the cache.
 """
 
 from __future__ import annotations
@@ -16,35 +16,34 @@ import triton.language as tl
 from fastload.kernels.reference.colour import check
 from fastload.kernels.reference.resample import allocate
 from fastload.kernels.triton.finish import (
+    add_statistics,
     applied,
     arguments,
     in_box,
     looked_up,
     overlaps,
     rounded,
-    statistics,
-    store_statistics,
 )
+from fastload.kernels.triton.store import GROUPS, TYPES, store_groups
 from fastload.kernels.work import Finish
 from fastload.ragged import Ragged
 
 __all__ = ["colour"]
 
-GROUP = 4  # pixels
-GROUPS = 128  # a program
+PIXELS = 512  # a program
+MOST_PIXELS = 4  # a group
 WALK = 4  # images that a program mixes, one after another
 LAUNCH = {"num_warps": 4}
-MIXED_GROUP = 8  # pixels, where they are mixed
-MIXED_PIXELS = 256  # a program that mixes: eight a thread share what is looked up of an image
+MIXED_PIXELS = 256  # a program that mixes
+MOST_MIXED_PIXELS = 8  # a group that is mixed: they share what is looked up of an image
 MIXED_LAUNCH = {"num_warps": 1}
 MIXED_REGISTERS = {"maxnreg": 96}  # on NVIDIA: what does not fit is needed for noise only
-WORD = 8  # bytes
 
 
 @triton.jit
 def _batch_kernel(
     images,
-    out,  # words if WORDS, else values
+    out,
     count,
     tiles,
     width,
@@ -65,19 +64,17 @@ def _batch_kernel(
     P: tl.constexpr,  # pixels in a group; they divide a row
     DTYPE: tl.constexpr,
     LAST_OUT: tl.constexpr,  # channels last
-    WORDS: tl.constexpr,
-    GROUPS: tl.constexpr,
+    COUNT: tl.constexpr,  # of groups
     WALK: tl.constexpr,  # images, if they are mixed; else 1
 ):
     first_image = tl.program_id(0) // tiles * WALK
-    tile = tl.program_id(0) % tiles
-    first = tile * GROUPS
+    first = tl.program_id(0) % tiles * COUNT
     row_groups = width // P
-    group = first + tl.arange(0, GROUPS)
+    group = first + tl.arange(0, COUNT)
     y = group // row_groups
     x = (group - y * row_groups)[:, None] * P + tl.arange(0, P)[None, :]
     y = y[:, None]
-    rows = first // row_groups, (first + GROUPS - 1) // row_groups
+    rows = first // row_groups, (first + COUNT - 1) // row_groups
     pixel = group[:, None] * P + tl.arange(0, P)[None, :]
     inside = pixel < pixels
     source = images + y * stride_y + x * stride_x
@@ -86,8 +83,8 @@ def _batch_kernel(
         image = source + first_image.to(tl.int64) * stride_n
         values = _finished(image, stride_c, inside, first_image, pixels, y, x, rows, parameters, C)
         if statistics is not None:
-            store_statistics(values, inside, first_image, tile, statistics, RANGES)
-        _write_batch(out, values, first_image, group, pixel, pixels, P, DTYPE, LAST_OUT, WORDS)
+            add_statistics(values, inside, first_image, statistics, RANGES)
+        _write_batch(out, values, first_image, group, pixel, pixels, P, DTYPE, LAST_OUT)
     else:
         # An image's partner is usually the one before it, which is then still at hand.
         partners, boxes, within, around = mix
@@ -95,22 +92,27 @@ def _batch_kernel(
         done = n - n - 1
         values = ()
         for _ in tl.static_range(C):
-            values += (tl.zeros((GROUPS, P), tl.float32),)
+            values += (tl.zeros((COUNT, P), tl.float32),)
         while n < last:
             partner = tl.load(partners + n)
-            weight_in, weight_out = tl.load(within + n), tl.load(around + n)
-            least = tl.where(overlaps(boxes + 4 * n, rows[0], rows[1]), tl.minimum(weight_in, weight_out), weight_out)
-            alone = least >= 1
+            weight_in, weight = tl.load(within + n), tl.load(around + n)
+            boxed = overlaps(boxes + 4 * n, rows[0], rows[1])
+            alone = tl.where(boxed, tl.minimum(weight_in, weight), weight) >= 1
             ready = alone | (partner == done)
             done = tl.where(ready, n, partner)
             image = source + done.to(tl.int64) * stride_n
             others = values
             values = _finished(image, stride_c, inside, done, pixels, y, x, rows, parameters, C)
             if ready:
-                mixed = values
-                if not alone:
-                    mixed = _mixed(values, others, tl.where(in_box(boxes + 4 * n, y, x), weight_in, weight_out))
-                _write_batch(out, mixed, n, group, pixel, pixels, P, DTYPE, LAST_OUT, WORDS)
+                if alone:
+                    _write_batch(out, values, n, group, pixel, pixels, P, DTYPE, LAST_OUT)
+                elif boxed:
+                    weights = tl.where(in_box(boxes + 4 * n, y, x), weight_in, weight)
+                    mixed = _mixed(values, others, weights)
+                    _write_batch(out, mixed, n, group, pixel, pixels, P, DTYPE, LAST_OUT)
+                else:
+                    mixed = _mixed(values, others, weight)
+                    _write_batch(out, mixed, n, group, pixel, pixels, P, DTYPE, LAST_OUT)
                 n += 1
 
 
@@ -146,7 +148,7 @@ def _ragged_kernel(
     parameters = program, previous, affine, erase, seeds
     values = _finished(source, tl.load(row + 3), inside, n, pixels, y, x, rows, parameters, C)
     if statistics is not None:
-        store_statistics(values, inside, n, tile, statistics, RANGES)
+        add_statistics(values, inside, n, statistics, RANGES)
     target = tl.load(outs + n * 6).to(tl.pointer_type(DTYPE))
     _write(target, values, pixel, pixels, inside, DTYPE, LAST_OUT)
 
@@ -187,13 +189,11 @@ def _write_batch(
     P: tl.constexpr,
     DTYPE: tl.constexpr,
     LAST_OUT: tl.constexpr,
-    WORDS: tl.constexpr,
 ):
-    if WORDS:
-        out += n.to(tl.int64) * (pixels // P) * len(values)
-        _write_words(out, values, group, group * P < pixels, P, DTYPE)
+    out += n.to(tl.int64) * pixels * len(values)
+    if LAST_OUT and P > 1:
+        store_groups(out.to(tl.pointer_type(tl.uint32)), values, group, pixels // P, DTYPE, P)
     else:
-        out += n.to(tl.int64) * pixels * len(values)
         _write(out, values, pixel, pixels, pixel < pixels, DTYPE, LAST_OUT)
 
 
@@ -202,35 +202,6 @@ def _write(image, values, pixel, pixels, inside, DTYPE: tl.constexpr, LAST_OUT: 
     for c in tl.static_range(len(values)):
         target = pixel * len(values) + c if LAST_OUT else pixel + c * pixels
         tl.store(image + target, rounded(values[c], DTYPE), inside)
-
-
-@triton.jit
-def _write_words(image, values, group, inside, P: tl.constexpr, DTYPE: tl.constexpr):
-    """Channels last, ``P`` values a word: value j of a group is channel j mod C of its pixel j div C."""
-    channels: tl.constexpr = len(values)
-    bits: tl.constexpr = image.dtype.element_ty.primitive_bitwidth // P
-    pieces = ()
-    for c in tl.static_range(channels):
-        value = rounded(values[c], DTYPE).to(tl.dtype(f"uint{bits}"), bitcast=True)
-        pieces += (_split(value.to(image.dtype.element_ty), P),)  # type: ignore[assignment]
-    for w in tl.static_range(channels):
-        word = pieces[w * P % channels][w * P // channels]  # type: ignore[var-annotated]
-        for i in tl.static_range(1, P):
-            word |= pieces[(w * P + i) % channels][(w * P + i) // channels] << (i * bits)
-        tl.store(image + group * channels + w, word, inside)
-
-
-@triton.jit
-def _split(values, P: tl.constexpr):
-    """The columns of (groups, P), P = 2 or 4."""
-    if P == 2:
-        columns = tl.split(values)
-    else:
-        even, odd = tl.split(tl.reshape(values, (values.shape[0], 2, 2)))
-        zero, two = tl.split(even)
-        one, three = tl.split(odd)
-        columns = (zero, one, two, three)
-    return columns
 
 
 def colour(images: torch.Tensor | Ragged, finish: Finish) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
@@ -246,19 +217,16 @@ def _finish_batch(images: torch.Tensor, finish: Finish) -> tuple[torch.Tensor, t
         return out, None
     mix = finish.mix
     own = () if mix is None else (mix.partners, mix.boxes, mix.inside, mix.outside)
-    parameters, moved = arguments(finish, images.device, *own)
+    parameters, moved = arguments(finish, n, images.device, *own)
     last = not out.is_contiguous()
-    most = GROUP if mix is None else MIXED_GROUP
-    group = _group(width, min(4, WORD // out.itemsize) if last else most)
-    words = last and group > 1
-    walk, groups, launch = (1, GROUPS, LAUNCH) if mix is None else (WALK, MIXED_PIXELS // group, MIXED_LAUNCH)
+    group = _group(width, MOST_PIXELS if mix is None else MOST_MIXED_PIXELS, out.itemsize if last else None)
+    walk, groups, launch = (1, PIXELS // group, LAUNCH) if mix is None else (WALK, MIXED_PIXELS // group, MIXED_LAUNCH)
     if mix is not None and images.device.type == "cuda" and torch.version.cuda is not None:
         launch = launch | MIXED_REGISTERS
     tiles = triton.cdiv(height * width // group, groups)
-    measured = statistics(finish, n, tiles, images.device)
     _batch_kernel[(triton.cdiv(n, walk) * tiles,)](
         images,
-        triton.reinterpret(out, INTEGERS[group * out.itemsize]) if words else out,
+        out,
         n,
         tiles,
         width,
@@ -266,40 +234,36 @@ def _finish_batch(images: torch.Tensor, finish: Finish) -> tuple[torch.Tensor, t
         *images.stride(),
         **parameters,
         mix=tuple(moved) or None,
-        **measured,
         C=channels,
         P=group,
-        DTYPE=DTYPES[out.dtype],
+        DTYPE=TYPES[out.dtype],
         LAST_OUT=last,
-        WORDS=words,
-        GROUPS=groups,
+        COUNT=groups,
         WALK=walk,
         **launch,
     )
-    return out, measured["statistics"] and measured["statistics"][0]
+    return out, parameters["statistics"]
 
 
-def _group(width: int, most: int) -> int:
-    return next(group for group in (8, 4, 2, 1) if group <= most and width % group == 0)
+def _group(width: int, most: int, itemsize: int | None) -> int:
+    """How many pixels a thread takes, of which values of ``itemsize`` bytes are stored in words if that is given."""
+    allowed = (8, 4, 2) if itemsize is None else GROUPS[itemsize]
+    return next((group for group in allowed if group <= most and width % group == 0), 1)
 
 
 def _finish_ragged(images: Ragged, finish: Finish) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     outs = allocate(images, images.sizes, finish)
     if not len(images):
         return outs, None
-    parameters, (table, out_table) = arguments(finish, images.device, images.table, outs.table)
-    tiles = triton.cdiv(int(images.sizes.prod(1).max()), GROUP * GROUPS)
-    measured = statistics(finish, len(images), tiles, images.device)
+    parameters, (table, out_table) = arguments(finish, len(images), images.device, images.table, outs.table)
+    tiles = triton.cdiv(int(images.sizes.prod(1).max()), PIXELS)
     options: dict[str, Any] = {
         "C": images.channels,
-        "DTYPE_IN": DTYPES[images.dtype],
-        "DTYPE": DTYPES[outs.dtype],
+        "DTYPE_IN": TYPES[images.dtype],
+        "DTYPE": TYPES[outs.dtype],
         "LAST_OUT": finish.memory_format is torch.channels_last,
-        "BLOCK": GROUP * GROUPS,
+        "BLOCK": PIXELS,
     }
-    _ragged_kernel[(len(images) * tiles,)](table, out_table, tiles, **parameters, **measured, **options, **LAUNCH)
-    return outs, measured["statistics"] and measured["statistics"][0]
+    _ragged_kernel[(len(images) * tiles,)](table, out_table, tiles, **parameters, **options, **LAUNCH)
+    return outs, parameters["statistics"]
 
-
-INTEGERS = {2: tl.int16, 4: tl.int32, 8: tl.int64}
-DTYPES = {torch.uint8: tl.uint8, torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}

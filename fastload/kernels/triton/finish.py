@@ -4,16 +4,16 @@ A kernel holds a tile of one image as a tuple of float32 tensors, one a channel,
 
     values = finished(values, n, pixels, y, x, first_row, last_row, program, previous, affine, erase, seeds)
     if statistics is not None:
-        store_statistics(values, inside, n, tile, statistics, RANGES)
+        add_statistics(values, inside, n, statistics, RANGES)
     tl.store(..., rounded(values[c], out.dtype.element_ty), inside)
 
 with the arguments that :func:`arguments` made. What ``Finish`` does not ask for is None there: known when the kernel is
 compiled, it costs nothing. A kernel that waits for its values from memory calls ``looked_up`` first and ``applied``
 then, so that it waits for parameters in the same time.
 
-``program``: this part's operations (N, S + 1, 2), and S. ``previous`` and ``statistics``: seven numbers of each image
-and tile (N, 7, T), and T; see ``store_statistics``. ``affine``: scale and bias of each channel. ``erase``: boxes
-(N, 4), scale and bias of each channel; ``seeds`` (N,) if the box is filled with noise.
+``program``: this part's operations (N, S, 2), of which each image's end with ``END``, and S. ``previous`` and
+``statistics``: seven numbers of each image (N, 7); see ``add_statistics``. ``affine``: scale and bias of each channel.
+``erase``: boxes (N, 4), scale and bias of each channel; ``seeds`` (N,) if the box is filled with noise.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from fastload.kernels.upload import upload
 from fastload.kernels.work import Finish, Op, Program
 
 __all__ = [
+    "add_statistics",
     "applied",
     "arguments",
     "finished",
@@ -36,8 +37,6 @@ __all__ = [
     "looked_up",
     "overlaps",
     "rounded",
-    "statistics",
-    "store_statistics",
 ]
 
 BRIGHTNESS = tl.constexpr(int(Op.BRIGHTNESS))
@@ -50,8 +49,13 @@ INVERT = tl.constexpr(int(Op.INVERT))
 CONTRAST = tl.constexpr(int(Op.CONTRAST))
 AUTOCONTRAST = tl.constexpr(int(Op.AUTOCONTRAST))
 
-STATISTICS = tl.constexpr(7)  # numbers of a tile: the sum of grey, three least values, three greatest
-CHUNK = tl.constexpr(32)  # tiles whose statistics are read at a time: no more than a warp can add up by itself
+END = tl.constexpr(-1)  # the code behind an image's last operation
+
+TINY = tl.constexpr(1e-30)
+
+STATISTICS = tl.constexpr(7)  # numbers of an image: the sum of grey, three least values, three greatest
+FIXED = tl.constexpr(2.0**32)  # what stands for 1 in them; they are int64
+NEVER_LEAST = tl.constexpr(2.0)  # above all values
 
 
 @triton.jit
@@ -71,13 +75,13 @@ def looked_up(n, pixels, first_row, last_row, program, previous, erase):
     code, amount, mean, erased = 0, 0.0, 0.0, False
     if program is not None:
         ops, slots = program
-        ops += n * (slots + 1) * 2
+        ops += n * slots * 2
         code, amount = tl.load(ops).to(tl.int32), tl.load(ops + 1)
     if erase is not None:
         erased = overlaps(erase[0] + 4 * n, first_row, last_row)
     if previous is not None:  # noqa: SIM102  (known when the kernel is compiled, and the next when it runs)
         if code == CONTRAST:
-            mean = _total(previous, n) / pixels
+            mean = _statistic(previous, n, 0) / pixels
     return code, amount, mean, erased
 
 
@@ -117,10 +121,10 @@ def _normalized(values, affine):
 
 @triton.jit
 def _coloured(values, code, amount, mean, n, program, previous):
-    """An operation is read while the one before it is done; so one more than there are can be read."""
+    """An operation is read while the one before it is done."""
     ops, slots = program
-    ops += n * (slots + 1) * 2
-    for _ in range(slots):
+    ops += n * slots * 2
+    while code != END:
         ops += 2
         next_code, next_amount = tl.load(ops).to(tl.int32), tl.load(ops + 1)
         values = _operated(values, code, amount, mean, n, previous)
@@ -131,22 +135,20 @@ def _coloured(values, code, amount, mean, n, program, previous):
 @triton.jit
 def _operated(values, code, amount, mean, n, previous):
     """One operation. Its code is the whole program's, so that the branches do not diverge."""
-    saturates = (code == SATURATION) & (len(values) == 3)
-    if (code == CONTRAST) | (code == BRIGHTNESS) | saturates:
-        share = tl.where(saturates, 1 - amount, 0.0)
-        base = tl.where(code == CONTRAST, mean * (1 - amount), 0.0)
-        values = _blended(values, amount, _grey(values) * share + base)
+    if (code == CONTRAST) | (code == BRIGHTNESS):
+        values = _blended(values, amount, tl.where(code == CONTRAST, mean * (1 - amount), 0.0))
+    elif code == SATURATION:
+        values = _saturated(values, amount)
+    elif code == HUE:
+        values = _turned(values, amount)
+    elif code == GRAYSCALE:
+        values = _grey_everywhere(values)
     elif code == SOLARIZE:
         values = _solarized(values, amount)
     elif code == POSTERIZE:
         values = _posterized(values, amount)
     elif code == INVERT:
         values = _inverted(values)
-    if len(values) == 3:
-        if code == HUE:
-            values = _turned(values, amount)
-        elif code == GRAYSCALE:
-            values = _grey_everywhere(values)
     if previous is not None:  # noqa: SIM102  (known when the kernel is compiled, and the next when it runs)
         if code == AUTOCONTRAST:
             values = _stretched(values, previous, n)
@@ -172,9 +174,14 @@ def _grey(values):
 
 
 @triton.jit
+def _saturated(values, factor):
+    return _blended(values, factor, _grey(values) * (1 - factor)) if len(values) == 3 else values
+
+
+@triton.jit
 def _grey_everywhere(values):
     grey = _grey(values)
-    return (grey, grey, grey)
+    return (grey, grey, grey) if len(values) == 3 else values
 
 
 @triton.jit
@@ -206,26 +213,30 @@ def _inverted(values):
 @triton.jit
 def _turned(values, turns):
     """The hue turned, by a piecewise linear form of RGB -> HSV -> RGB; see ``reference.colour.turned``."""
-    r, g, b = values
-    top = tl.maximum(tl.maximum(r, g), b)
-    span = top - tl.minimum(tl.minimum(r, g), b)
-    high = tl.where(top == r, g - b, tl.where(top == g, b - r, r - g))
-    sector = tl.where(top == r, 0.0, tl.where(top == g, 2.0, 4.0))
-    hue = sector + high / tl.where(span == 0, 1.0, span) + 6 * turns
-    hue = hue - 6 * tl.floor(hue * (1 / 6))
-    return (
-        _clamped(top - span * _clamped(2 - tl.abs(hue - 3))),
-        _clamped(top - span * _clamped(tl.abs(hue - 2) - 1)),
-        _clamped(top - span * _clamped(tl.abs(hue - 4) - 1)),
-    )
+    if len(values) == 3:
+        r, g, b = values
+        top = tl.maximum(tl.maximum(r, g), b)
+        span = top - tl.minimum(tl.minimum(r, g), b)
+        high = tl.where(top == r, g - b, tl.where(top == g, b - r, r - g))
+        sector = tl.where(top == r, turns, tl.where(top == g, turns + 1 / 3, turns + 2 / 3))
+        # One over the square root is one instruction, and one over a number many.
+        root = tl.rsqrt(tl.maximum(6 * span, TINY))
+        hue = sector + high * (root * root)
+        hue = hue - tl.floor(hue)
+        values = (
+            _clamped(top - span * _clamped(2 - tl.abs(6 * hue - 3))),
+            _clamped(top - span * _clamped(tl.abs(6 * hue - 2) - 1)),
+            _clamped(top - span * _clamped(tl.abs(6 * hue - 4) - 1)),
+        )
+    return values
 
 
 @triton.jit
 def _stretched(values, previous, n):
     out = ()
     for c in tl.static_range(len(values)):
-        least = _least(previous, n, 1 + c)
-        span = -_least(previous, n, 4 + c) - least
+        least = _statistic(previous, n, 1 + c)
+        span = -_statistic(previous, n, 4 + c) - least
         flat = span == 0
         scale = 1 / tl.where(flat, 1.0, span)
         out += (_clamped((values[c] - tl.where(flat, 0.0, least)) * scale),)
@@ -236,40 +247,25 @@ def _stretched(values, previous, n):
 
 
 @triton.jit
-def store_statistics(values, inside, n, tile, statistics, RANGES: tl.constexpr):
-    """Of one tile: the sum of grey; with ``RANGES`` also each channel's least value, and its greatest one, negated.
+def add_statistics(values, inside, n, statistics, RANGES: tl.constexpr):
+    """Those of a tile: the sum of grey; with ``RANGES`` also each channel's least value, and its greatest one, negated.
 
-    Nothing is added up across tiles here. Whoever reads them does so in a fixed order, so that runs repeat bit for bit.
+    They are whole numbers, of which the sum does not depend on the order, so that runs repeat bit for bit.
     """
-    partial, tiles = statistics
-    partial += n.to(tl.int64) * STATISTICS * tiles + tile
-    tl.store(partial, tl.sum(tl.where(inside, _grey(values), 0.0)))
+    statistics += n * STATISTICS
+    grey = tl.sum(tl.where(inside, _grey(values), 0.0))
+    tl.atomic_add(statistics, (grey * FIXED).to(tl.int64), sem="relaxed")
     if RANGES:
         for c in tl.static_range(len(values)):
-            tl.store(partial + (1 + c) * tiles, tl.min(tl.where(inside, values[c], float("inf"))))
-            tl.store(partial + (4 + c) * tiles, tl.min(tl.where(inside, -values[c], float("inf"))))
+            least = tl.min(tl.where(inside, values[c], NEVER_LEAST))
+            greatest = tl.min(tl.where(inside, -values[c], NEVER_LEAST))
+            tl.atomic_min(statistics + 1 + c, (least * FIXED).to(tl.int64), sem="relaxed")
+            tl.atomic_min(statistics + 4 + c, (greatest * FIXED).to(tl.int64), sem="relaxed")
 
 
 @triton.jit
-def _total(previous, n):
-    partial, tiles = previous
-    partial += n.to(tl.int64) * STATISTICS * tiles
-    total = tl.zeros((CHUNK,), tl.float32)
-    for start in range(0, tiles, CHUNK):
-        tile = start + tl.arange(0, CHUNK)
-        total += tl.load(partial + tile, tile < tiles, 0.0)
-    return tl.sum(total)
-
-
-@triton.jit
-def _least(previous, n, row: tl.constexpr):
-    partial, tiles = previous
-    partial += (n.to(tl.int64) * STATISTICS + row) * tiles
-    least = tl.full((CHUNK,), float("inf"), tl.float32)
-    for start in range(0, tiles, CHUNK):
-        tile = start + tl.arange(0, CHUNK)
-        least = tl.minimum(least, tl.load(partial + tile, tile < tiles, float("inf")))
-    return tl.min(least)
+def _statistic(previous, n, number: tl.constexpr):
+    return tl.load(previous + n * STATISTICS + number).to(tl.float32) / FIXED
 
 
 # Boxes and noise
@@ -335,39 +331,44 @@ def _sine(turns):
 # The host's side
 
 
-def arguments(finish: Finish, device: torch.device, *others: torch.Tensor) -> tuple[dict[str, Any], list[torch.Tensor]]:
-    """The arguments of :func:`finished` from ``program`` on, and ``others`` on the device: all in one upload."""
+def arguments(
+    finish: Finish, images: int, device: torch.device, *others: torch.Tensor
+) -> tuple[dict[str, Any], list[torch.Tensor]]:
+    """The arguments of :func:`finished` from ``program`` on and of :func:`add_statistics`; and ``others`` on the device.
+
+    All in one upload.
+    """
     program, erase = finish.program, finish.erase
     ops = [] if program is None else _part(program, finish.part)
     noisy = erase is not None and any(erase.scale)
     boxes = [] if erase is None else [erase.boxes, *([erase.seeds] if noisy else [])]
-    moved = upload(device, *ops, *boxes, *others)
+    empty = [_no_statistics(images)] if finish.statistics else []
+    moved = upload(device, *ops, *boxes, *empty, *others)
     on_device = iter(moved)
-    previous = finish.previous
     return {
-        "program": (next(on_device), ops[0].shape[1] - 1) if ops else None,
-        "previous": None if previous is None else (previous, previous.shape[-1]),
+        "program": (next(on_device), ops[0].shape[1]) if ops else None,
+        "previous": finish.previous,
         "affine": None if finish.scale is None else (finish.scale, finish.bias),
         "erase": None if erase is None else (next(on_device), erase.scale, erase.bias),
         "seeds": next(on_device) if noisy else None,
+        "statistics": next(on_device) if empty else None,
+        "RANGES": bool(empty) and program is not None and bool((program.ops[..., 0] == Op.AUTOCONTRAST).any()),
     }, list(on_device)
 
 
 def _part(program: Program, part: int) -> list[torch.Tensor]:
-    """The operations of one part, and behind each image's at least one row of zeros, ``Op.NONE``; none if none are."""
+    """The operations of one part, and behind each image's at least one that is ``END``; none if there are none."""
     start, stop = program.bounds[:, part : part + 2].long().unbind(1)
     longest = int((stop - start).max()) if len(start) else 0
     if longest == 0:
         return []
     slots = start[:, None] + torch.arange(longest + 1)
     slots = torch.where(slots < stop[:, None], slots, program.ops.shape[1])
-    return [pad(program.ops, (0, 0, 0, 1)).take_along_dim(slots[:, :, None], 1)]
+    return [pad(program.ops, (0, 0, 0, 1), value=END.value).take_along_dim(slots[:, :, None], 1)]
 
 
-def statistics(finish: Finish, images: int, tiles: int, device: torch.device) -> dict[str, Any]:
-    """The arguments ``statistics`` and ``RANGES``: memory for the statistics of this many tiles an image."""
-    if not finish.statistics:
-        return {"statistics": None, "RANGES": False}
-    partial = torch.empty(images, STATISTICS.value, tiles, device=device)
-    ranges = finish.program is not None and bool((finish.program.ops[..., 0] == Op.AUTOCONTRAST).any())
-    return {"statistics": (partial, tiles), "RANGES": ranges}
+def _no_statistics(images: int) -> torch.Tensor:
+    """What tiles' are added to."""
+    empty = torch.full((images, STATISTICS.value), int(NEVER_LEAST.value * FIXED.value))
+    empty[:, 0] = 0
+    return empty

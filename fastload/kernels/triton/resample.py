@@ -23,7 +23,7 @@ import triton.language as tl
 
 from fastload.kernels.reference.resample import allocate, check
 from fastload.kernels.triton import resample_any
-from fastload.kernels.triton.finish import finished, store_statistics
+from fastload.kernels.triton.finish import add_statistics, finished
 from fastload.kernels.triton.resample_any import _axis, _scale, _weights, launched, place
 from fastload.kernels.triton.store import store
 from fastload.kernels.triton.table import ADDRESS, CHANNEL, COLUMNS, HEIGHT, OUTPUT, ROW, WIDTH, entry
@@ -69,12 +69,11 @@ def _resample_kernel(
     TH: tl.constexpr,
     TW: tl.constexpr,
 ):
-    n, tile, first_y, first_x = place(first_image, TH, TW)
+    n, first_y, first_x = place(first_image, TH, TW)
     row = table + n.to(tl.int64) * COLUMNS
     height, width = entry(row, OUTPUT + HEIGHT), entry(row, OUTPUT + WIDTH)
-    if statistics is None:  # noqa: SIM102  (known when the kernel is compiled, and the next when it runs)
-        if (first_y >= height) | (first_x >= width):
-            return
+    if (first_y >= height) | (first_x >= width):
+        return
     y, x = first_y + tl.arange(0, TH), first_x + tl.arange(0, TW)
     place_y = first_y + tl.arange(0, TH * QUAD) // QUAD  # of the threads that hold a row, each by itself
 
@@ -88,7 +87,7 @@ def _resample_kernel(
     )
     if statistics is not None:
         inside = (y < height)[:, None] & (x < width)[None, :]
-        store_statistics(values, inside, n, tile, statistics, RANGES)
+        add_statistics(values, inside, n, statistics, RANGES)
     store(row, values, first_y, first_x, height, width, TARGET, TARGET_ALIGNED, TARGET_PLANAR, GROUP, PAIRS)
 
 

@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 
 from fastload.kernels.reference.resample import allocate, check, outputs
-from fastload.kernels.triton.finish import arguments, finished, statistics, store_statistics
+from fastload.kernels.triton.finish import add_statistics, arguments, finished
 from fastload.kernels.triton.store import TYPES, store, storing
 from fastload.kernels.triton.table import (
     ADDRESS,
@@ -93,7 +93,7 @@ def _resample_kernel(
     BH: tl.constexpr,
     BW: tl.constexpr,
 ):
-    n, tile, first_y, first_x = place(first_image, TH, TW)
+    n, first_y, first_x = place(first_image, TH, TW)
     row = table + n.to(tl.int64) * COLUMNS
     height, width = entry(row, OUTPUT + HEIGHT), entry(row, OUTPUT + WIDTH)
     y, x = first_y + tl.arange(0, TH), first_x + tl.arange(0, TW)
@@ -109,16 +109,14 @@ def _resample_kernel(
         values, n, height * width, y[:, None], x[None, :], first_y, last_y, program, previous, affine, erase, seeds
     )
     if statistics is not None:
-        store_statistics(values, inside, n, tile, statistics, RANGES)
+        add_statistics(values, inside, n, statistics, RANGES)
     store(row, values, first_y, first_x, height, width, TARGET, TARGET_ALIGNED, TARGET_PLANAR, GROUP, PAIRS)
 
 
 @triton.jit
 def place(first_image, TH: tl.constexpr, TW: tl.constexpr):
-    """Which image's tile the program makes, the tile's number in the image, and its first row and column."""
-    n = first_image + tl.program_id(2)
-    tile = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-    return n, tile, tl.program_id(1) * TH, tl.program_id(0) * TW
+    """Which image's tile the program makes, and the tile's first row and column."""
+    return first_image + tl.program_id(2), tl.program_id(1) * TH, tl.program_id(0) * TW
 
 
 @triton.jit
@@ -352,12 +350,11 @@ def launched(
     """Have one of the two kernels make ``outs``, a program a tile."""
     height, width = outs.sizes.numpy().max(0, initial=0).tolist()
     rows, columns = triton.cdiv(height, tile[0]), triton.cdiv(width, tile[1])
-    shared, (table,) = arguments(finish, images.device, table_of(images, outs, windows))
-    shared |= statistics(finish, len(images), rows * columns, images.device)
+    shared, (table,) = arguments(finish, len(images), images.device, table_of(images, outs, windows))
     for first in range(0, len(images) if rows * columns else 0, MOST_IMAGES):
         grid = (columns, rows, min(MOST_IMAGES, len(images) - first))
         kernel[grid](table, first, fill, **shared, **options)
-    return outputs(outs), shared["statistics"] and shared["statistics"][0]
+    return outputs(outs), shared["statistics"]
 
 
 def variant_of(images: Ragged, windows: torch.Tensor, outs: Ragged) -> dict[str, Any]:

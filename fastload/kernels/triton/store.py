@@ -17,7 +17,7 @@ from fastload.kernels.triton.finish import rounded
 from fastload.kernels.triton.table import ADDRESS, CHANNEL, OUTPUT, PIXEL, ROW
 from fastload.ragged import Ragged
 
-__all__ = ["TYPES", "store", "storing"]
+__all__ = ["GROUPS", "TYPES", "store", "store_groups", "storing"]
 
 TYPES = {torch.uint8: tl.uint8, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 GROUPS = {1: (8, 4), 2: (8, 4, 2), 4: (4, 2)}  # pixels of channels last that one thread may store, by bytes of a value
@@ -82,10 +82,30 @@ def _store_values(row, values, first_y, first_x, height, width, TARGET: tl.const
 
 @triton.jit
 def _store_words(row, values, first_y, first_x, height, width, TARGET: tl.constexpr, GROUP: tl.constexpr):
-    """``GROUP`` neighbours of a row are C chunks of as many values, each written at once."""
-    channels: tl.constexpr = len(values)
-    rows: tl.constexpr = values[0].shape[0]
+    # One index for rows and columns: of two, Triton would let neighbouring threads go down columns.
     groups: tl.constexpr = values[0].shape[1] // GROUP
+    place = tl.arange(0, values[0].shape[0] * groups)
+    y, group = first_y + place // groups, first_x // GROUP + place % groups
+    row += OUTPUT
+    share: tl.constexpr = 32 // TARGET.primitive_bitwidth
+    stride_y = tl.load(row + ROW) // share
+    target = tl.load(row + ADDRESS).to(tl.pointer_type(tl.uint32)) + y.to(tl.int64) * stride_y
+    store_groups(target, values, group, tl.where(y < height, width // GROUP, 0), TARGET, GROUP)
+
+
+@triton.jit
+def store_groups(target, values, group, groups_inside, TARGET: tl.constexpr, GROUP: tl.constexpr):
+    """``GROUP`` neighbours of a row are C chunks of as many values, each written at once.
+
+    Args:
+        target: a pointer to words of four bytes for each group: where the first one of its row is, aligned as a chunk.
+        values: of each channel a tensor, of which the rows' groups are numbered from left to right, top to bottom.
+        group: each group's number in the row of the output.
+        groups_inside: how many that row has.
+        TARGET: dtype of what is stored.
+        GROUP: one of ``GROUPS``.
+    """
+    channels: tl.constexpr = len(values)
     share: tl.constexpr = 32 // TARGET.primitive_bitwidth  # of a word: values
     wide: tl.constexpr = GROUP // share  # of a chunk: words
     words: tl.constexpr = channels * wide
@@ -99,15 +119,7 @@ def _store_words(row, values, first_y, first_x, height, width, TARGET: tl.conste
             value = pixels[(w * share + i) % channels][(w * share + i) // channels]  # type: ignore[var-annotated]
             word |= value << (i * TARGET.primitive_bitwidth)
         packed += (word,)  # type: ignore[assignment]
-
-    # One index for rows and columns: of two, Triton would let neighbouring threads go down columns.
-    place = tl.arange(0, rows * groups)
-    y, group = first_y + place // groups, first_x // GROUP + place % groups
-    row += OUTPUT
-    target = tl.multiple_of(tl.load(row + ADDRESS).to(tl.pointer_type(tl.uint32)), 4 * wide)
-    stride_y = tl.multiple_of(tl.load(row + ROW) // share, wide)
-    at = target + (y.to(tl.int64) * stride_y + group * words)[:, None] + tl.arange(0, wide)
-    groups_inside = tl.where(y < height, width // GROUP, 0)
+    at = tl.multiple_of((target + group * words)[:, None], [1, 4 * wide]) + tl.arange(0, wide)
     if channels == 3 and wide == 4:
         _store_sectors(at, packed, group, groups_inside)
     else:
