@@ -185,7 +185,8 @@ def _across(distance, tap, taps, inverse, FILTER: tl.constexpr):
     weights = ()
     for k in tl.static_range(4):
         inside = (tap + k).to(tl.uint32) < taps.to(tl.uint32)
-        weights += (_weights(distance + k * scale, inside[None, :], inverse, FILTER).to(tl.float16),)  # type: ignore[assignment]
+        there = distance + k * scale if k > 0 else distance
+        weights += (_weights(there, inside[None, :], inverse, FILTER).to(tl.float16),)  # type: ignore[assignment]
     return _side_by_side(weights)
 
 
