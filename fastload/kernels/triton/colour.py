@@ -83,7 +83,8 @@ def _batch_kernel(
         image = source + first_image.to(tl.int64) * stride_n
         values = _finished(image, stride_c, inside, first_image, pixels, y, x, rows, parameters, C)
         if statistics is not None:
-            add_statistics(values, inside, first_image, statistics, RANGES)
+            whole = (first + COUNT) * P <= pixels
+            add_statistics(values, inside, whole, first_image, statistics, RANGES)
         _write_batch(out, values, first_image, group, pixel, pixels, P, DTYPE, LAST_OUT)
     else:
         # An image's partner is usually the one before it, which is then still at hand.
@@ -148,7 +149,7 @@ def _ragged_kernel(
     parameters = program, previous, affine, erase, seeds
     values = _finished(source, tl.load(row + 3), inside, n, pixels, y, x, rows, parameters, C)
     if statistics is not None:
-        add_statistics(values, inside, n, statistics, RANGES)
+        add_statistics(values, inside, (tile + 1) * BLOCK <= pixels, n, statistics, RANGES)
     target = tl.load(outs + n * 6).to(tl.pointer_type(DTYPE))
     _write(target, values, pixel, pixels, inside, DTYPE, LAST_OUT)
 

@@ -4,7 +4,7 @@ A kernel holds a tile of one image as a tuple of float32 tensors, one a channel,
 
     values = finished(values, n, pixels, y, x, first_row, last_row, program, previous, affine, erase, seeds)
     if statistics is not None:
-        add_statistics(values, inside, n, statistics, RANGES)
+        add_statistics(values, inside, whole, n, statistics, RANGES)
     tl.store(..., rounded(values[c], out.dtype.element_ty), inside)
 
 with the arguments that :func:`arguments` made. What ``Finish`` does not ask for is None there: known when the kernel is
@@ -247,14 +247,16 @@ def _stretched(values, previous, n):
 
 
 @triton.jit
-def add_statistics(values, inside, n, statistics, RANGES: tl.constexpr):
+def add_statistics(values, inside, whole, n, statistics, RANGES: tl.constexpr):
     """Those of a tile: the sum of grey; with ``RANGES`` also each channel's least value, and its greatest one, negated.
 
-    They are whole numbers, of which the sum does not depend on the order, so that runs repeat bit for bit.
+    ``whole`` says that all of the tile is inside. They are whole numbers, of which the sum does not depend on the order, so that runs repeat bit for bit.
     """
     statistics += n * STATISTICS
-    grey = tl.sum(tl.where(inside, _grey(values), 0.0))
-    tl.atomic_add(statistics, (grey * FIXED).to(tl.int64), sem="relaxed")
+    grey = _grey(values)
+    if not whole:
+        grey = tl.where(inside, grey, 0.0)
+    tl.atomic_add(statistics, (tl.sum(grey) * FIXED).to(tl.int64), sem="relaxed")
     if RANGES:
         for c in tl.static_range(len(values)):
             least = tl.min(tl.where(inside, values[c], NEVER_LEAST))

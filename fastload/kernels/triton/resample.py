@@ -87,7 +87,8 @@ def _resample_kernel(
     )
     if statistics is not None:
         inside = (y < height)[:, None] & (x < width)[None, :]
-        add_statistics(values, inside, n, statistics, RANGES)
+        whole = (first_y + TH <= height) & (first_x + TW <= width)
+        add_statistics(values, inside, whole, n, statistics, RANGES)
     store(row, values, first_y, first_x, height, width, TARGET, TARGET_ALIGNED, TARGET_PLANAR, GROUP, PAIRS)
 
 

@@ -109,7 +109,8 @@ def _resample_kernel(
         values, n, height * width, y[:, None], x[None, :], first_y, last_y, program, previous, affine, erase, seeds
     )
     if statistics is not None:
-        add_statistics(values, inside, n, statistics, RANGES)
+        whole = (first_y + TH <= height) & (first_x + TW <= width)
+        add_statistics(values, inside, whole, n, statistics, RANGES)
     store(row, values, first_y, first_x, height, width, TARGET, TARGET_ALIGNED, TARGET_PLANAR, GROUP, PAIRS)
 
 
