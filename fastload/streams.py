@@ -169,17 +169,21 @@ def sent_ahead(block: torch.Tensor, device: torch.device) -> torch.Tensor:
     """
     backend: Any = torch.get_device_module(device)
     here = backend.current_stream(device)
-    beside = _stream_beside(here.device)
+    beside, sending = _beside(here.device)
     with backend.stream(beside):
         sent = block.to(device, non_blocking=True)
-    here.wait_stream(beside)
+    # Recorded by another thread meanwhile, it stands for more than is needed.
+    sending.record(beside)
+    here.wait_event(sending)
     sent.record_stream(here)
     return sent
 
 
 @cache
-def _stream_beside(device: torch.device) -> Any:
-    return torch.get_device_module(device).Stream(device)
+def _beside(device: torch.device) -> tuple[Any, Any]:
+    """One more stream of a device, and an event on it."""
+    backend: Any = torch.get_device_module(device)
+    return backend.Stream(device), backend.Event()
 
 
 def side_stream(device: torch.device) -> SideStream | NoStream:

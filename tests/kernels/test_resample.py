@@ -316,6 +316,7 @@ class Hopper:
 def compiled(self, *args, warmup, **options):
     for convert in ("half", "float") if "CONVERT" in options else (None,):
         chosen = {"NVIDIA": True} if convert is None else {"CONVERT": convert}
+        chosen |= {"OVERLAPS": True, "launch_pdl": True}
         chosen["PAIRS"] = options["TARGET"].primitive_bitwidth == 16 and not options["TARGET_PLANAR"]
         chosen |= {} if convert is None else {"maxnreg": 128}
         assert run(self, *args, warmup=True, **(options | chosen)).asm["cubin"]

@@ -24,6 +24,7 @@ from fastload.kernels.triton.finish import (
     overlaps,
     rounded,
 )
+from fastload.kernels.triton.launch import is_nvidia, overlapping, processors, wait_for_kernel_before
 from fastload.kernels.triton.store import GROUPS, TYPES, store_groups
 from fastload.kernels.work import Finish
 from fastload.ragged import Ragged
@@ -32,19 +33,21 @@ __all__ = ["colour"]
 
 PIXELS = 512  # a program
 MOST_PIXELS = 4  # a group
-WALK = 4  # images that a program mixes, one after another
 LAUNCH = {"num_warps": 4}
-MIXED_PIXELS = 256  # a program that mixes
+MIXED_PIXELS = 512  # a program that mixes
 MOST_MIXED_PIXELS = 8  # a group that is mixed: they share what is looked up of an image
-MIXED_LAUNCH = {"num_warps": 1}
+MIXED_LAUNCH = {"num_warps": 2}
 MIXED_REGISTERS = {"maxnreg": 96}  # on NVIDIA: what does not fit is needed for noise only
+MIXED_AT_ONCE = 10  # programs that mix on a multiprocessor, with so many registers
+WALK = 4  # images that a program mixes, one after another, where it is not known how many programs run at once
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["walk"])
 def _batch_kernel(
     images,
     out,
     count,
+    walk,  # images, if they are mixed; else 1
     tiles,
     width,
     pixels,
@@ -65,9 +68,10 @@ def _batch_kernel(
     DTYPE: tl.constexpr,
     LAST_OUT: tl.constexpr,  # channels last
     COUNT: tl.constexpr,  # of groups
-    WALK: tl.constexpr,  # images, if they are mixed; else 1
+    OVERLAPS: tl.constexpr,
 ):
-    first_image = tl.program_id(0) // tiles * WALK
+    wait_for_kernel_before(OVERLAPS)
+    first_image = tl.program_id(0) // tiles * walk
     first = tl.program_id(0) % tiles * COUNT
     row_groups = width // P
     group = first + tl.arange(0, COUNT)
@@ -89,7 +93,7 @@ def _batch_kernel(
     else:
         # An image's partner is usually the one before it, which is then still at hand.
         partners, boxes, within, around = mix
-        n, last = first_image, tl.minimum(first_image + WALK, count)
+        n, last = first_image, tl.minimum(first_image + walk, count)
         done = n - n - 1
         values = ()
         for _ in tl.static_range(C):
@@ -134,7 +138,9 @@ def _ragged_kernel(
     DTYPE: tl.constexpr,
     LAST_OUT: tl.constexpr,
     BLOCK: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    wait_for_kernel_before(OVERLAPS)
     n = tl.program_id(0) // tiles
     tile = tl.program_id(0) - n * tiles
     row = images + n * 6
@@ -221,14 +227,14 @@ def _finish_batch(images: torch.Tensor, finish: Finish) -> tuple[torch.Tensor, t
     parameters, moved = arguments(finish, n, images.device, *own)
     last = not out.is_contiguous()
     group = _group(width, MOST_PIXELS if mix is None else MOST_MIXED_PIXELS, out.itemsize if last else None)
-    walk, groups, launch = (1, PIXELS // group, LAUNCH) if mix is None else (WALK, MIXED_PIXELS // group, MIXED_LAUNCH)
-    if mix is not None and images.device.type == "cuda" and torch.version.cuda is not None:
-        launch = launch | MIXED_REGISTERS
+    groups = (PIXELS if mix is None else MIXED_PIXELS) // group
     tiles = triton.cdiv(height * width // group, groups)
+    walk = 1 if mix is None else _walk(n * tiles, images.device)
     _batch_kernel[(triton.cdiv(n, walk) * tiles,)](
         images,
         out,
         n,
+        walk,
         tiles,
         width,
         height * width,
@@ -240,10 +246,19 @@ def _finish_batch(images: torch.Tensor, finish: Finish) -> tuple[torch.Tensor, t
         DTYPE=TYPES[out.dtype],
         LAST_OUT=last,
         COUNT=groups,
-        WALK=walk,
-        **launch,
+        **(LAUNCH if mix is None else _mixed_launch(images.device)),
+        **overlapping(images.device),
     )
     return out, parameters["statistics"]
+
+
+def _walk(tiles: int, device: torch.device) -> int:
+    """So many images that all programs run at once: of each program's first one the partner is finished twice."""
+    return -(-tiles // (MIXED_AT_ONCE * processors(device))) if is_nvidia(device) else WALK
+
+
+def _mixed_launch(device: torch.device) -> dict[str, int]:
+    return MIXED_LAUNCH | MIXED_REGISTERS if is_nvidia(device) else MIXED_LAUNCH
 
 
 def _group(width: int, most: int, itemsize: int | None) -> int:
@@ -264,7 +279,9 @@ def _finish_ragged(images: Ragged, finish: Finish) -> tuple[torch.Tensor | Ragge
         "DTYPE": TYPES[outs.dtype],
         "LAST_OUT": finish.memory_format is torch.channels_last,
         "BLOCK": PIXELS,
+        **LAUNCH,
+        **overlapping(images.device),
     }
-    _ragged_kernel[(len(images) * tiles,)](table, out_table, tiles, **parameters, **options, **LAUNCH)
+    _ragged_kernel[(len(images) * tiles,)](table, out_table, tiles, **parameters, **options)
     return outs, parameters["statistics"]
 

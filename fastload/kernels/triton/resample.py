@@ -24,6 +24,7 @@ import triton.language as tl
 from fastload.kernels.reference.resample import allocate, check
 from fastload.kernels.triton import resample_any
 from fastload.kernels.triton.finish import add_statistics, finished
+from fastload.kernels.triton.launch import is_nvidia, wait_for_kernel_before
 from fastload.kernels.triton.resample_any import _axis, _scale, _weights, launched, place
 from fastload.kernels.triton.store import store
 from fastload.kernels.triton.table import ADDRESS, CHANNEL, COLUMNS, HEIGHT, OUTPUT, ROW, WIDTH, entry
@@ -68,7 +69,9 @@ def _resample_kernel(
     CONVERT: tl.constexpr,
     TH: tl.constexpr,
     TW: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    wait_for_kernel_before(OVERLAPS)
     n, first_y, first_x = place(first_image, TH, TW)
     row = table + n.to(tl.int64) * COLUMNS
     height, width = entry(row, OUTPUT + HEIGHT), entry(row, OUTPUT + WIDTH)
@@ -429,7 +432,8 @@ def _variant(images: Ragged, windows: torch.Tensor, outs: Ragged, interpolation:
         del options[name]
     options |= {"WORDS": options.pop("ALIGNED") % SHARE.value == 0, "OFFSETS": _offsets(images), "RUN": _run(options)}
     options |= {"TH": TILE[0], "TW": TILE[1]} | LAUNCH
-    if not options.pop("NVIDIA"):
+    del options["NVIDIA"]
+    if not is_nvidia(images.device):
         return options | {"CONVERT": "plain"}
     convert = "half" if _most_taps(windows, interpolation) <= HALF_TAPS else "float"
     return options | REGISTERS | {"CONVERT": convert}

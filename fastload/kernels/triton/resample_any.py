@@ -23,6 +23,7 @@ import triton.language as tl
 
 from fastload.kernels.reference.resample import allocate, check, outputs
 from fastload.kernels.triton.finish import add_statistics, arguments, finished
+from fastload.kernels.triton.launch import is_nvidia, overlapping, wait_for_kernel_before
 from fastload.kernels.triton.store import TYPES, store, storing
 from fastload.kernels.triton.table import (
     ADDRESS,
@@ -92,7 +93,9 @@ def _resample_kernel(
     TW: tl.constexpr,
     BH: tl.constexpr,
     BW: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    wait_for_kernel_before(OVERLAPS)
     n, first_y, first_x = place(first_image, TH, TW)
     row = table + n.to(tl.int64) * COLUMNS
     height, width = entry(row, OUTPUT + HEIGHT), entry(row, OUTPUT + WIDTH)
@@ -354,7 +357,7 @@ def launched(
     shared, (table,) = arguments(finish, len(images), images.device, table_of(images, outs, windows))
     for first in range(0, len(images) if rows * columns else 0, MOST_IMAGES):
         grid = (columns, rows, min(MOST_IMAGES, len(images) - first))
-        kernel[grid](table, first, fill, **shared, **options)
+        kernel[grid](table, first, fill, **shared, **options, **overlapping(images.device))
     return outputs(outs), shared["statistics"]
 
 
@@ -366,7 +369,7 @@ def variant_of(images: Ragged, windows: torch.Tensor, outs: Ragged) -> dict[str,
         "SOURCE": TYPES[images.dtype],
         "DOT": tl.float16 if images.dtype is torch.uint8 else tl.float32,
         "C": images.channels,
-        "NVIDIA": images.device.type == "cuda" and torch.version.cuda is not None,
+        "NVIDIA": is_nvidia(images.device),
         "PADDED": _padded(source, target, window),
         "LAYOUT": layout,
         "ALIGNED": 1 if layout == "strided" else _aligned(source, images.dtype.itemsize),

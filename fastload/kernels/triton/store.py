@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from fastload.kernels.triton.finish import rounded
+from fastload.kernels.triton.launch import is_nvidia
 from fastload.kernels.triton.table import ADDRESS, CHANNEL, OUTPUT, PIXEL, ROW
 from fastload.ragged import Ragged
 
@@ -256,13 +257,12 @@ def storing(outs: Ragged) -> dict[str, Any]:
     table = outs.table.numpy()
     planar = bool((table[:, PIXEL.value] == 1).all())
     interleaved = _interleaved(table, outs.channels)
-    nvidia = outs.device.type == "cuda" and torch.version.cuda is not None
     return {
         "TARGET": TYPES[outs.dtype],
         "TARGET_ALIGNED": _aligned(table, outs.dtype.itemsize) if planar else 1,
         "TARGET_PLANAR": planar,
         "GROUP": _group(table, outs.dtype.itemsize) if interleaved else 0,
-        "PAIRS": nvidia and interleaved and outs.dtype.itemsize == 2 and outs.channels == PAIRED,
+        "PAIRS": is_nvidia(outs.device) and interleaved and outs.dtype.itemsize == 2 and outs.channels == PAIRED,
     }
 
 
