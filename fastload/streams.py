@@ -168,10 +168,15 @@ def sent_ahead(block: torch.Tensor, device: torch.device) -> torch.Tensor:
     the stream has still to do can matter to the copy, so it goes beside it, and the stream waits for its end only.
     """
     backend: Any = torch.get_device_module(device)
-    here = backend.current_stream(device)
+    here, current = backend.current_stream(device), backend.current_stream()
     beside, sending = _beside(here.device)
-    with backend.stream(beside):
+    # The context manager for this takes 23 µs more, a third of an upload.
+    backend.set_stream(beside)
+    try:
         sent = block.to(device, non_blocking=True)
+    finally:
+        backend.set_stream(here)
+        backend.set_stream(current)  # of the current device, which may be another
     # Recorded by another thread meanwhile, it stands for more than is needed.
     sending.record(beside)
     here.wait_event(sending)

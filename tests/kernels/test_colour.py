@@ -423,8 +423,9 @@ for channels, full in product((1, 3, 4), (False, True)):
     for store, out in zip(stores[::2], stores[1::2]):
         constants = store | {"C": channels, "RANGES": True, "COUNT": 64, "OVERLAPS": True}
         compile_for_hopper(_batch_kernel, finish | mix | {"images": "*u8", "out": out}, constants)
-    constants = {"C": channels, "RANGES": True, "BLOCK": 512, "OVERLAPS": True, "DTYPE_IN": tl.uint8, "DTYPE": tl.float16}
-    compile_for_hopper(_ragged_kernel, finish | {"images": "*i64", "outs": "*i64"}, constants | {"LAST_OUT": True})
+    constants = {"C": channels, "RANGES": True, "BLOCK": 512, "DTYPE_IN": tl.uint8, "DTYPE": tl.float16}
+    constants |= {"LAST_OUT": True, "OVERLAPS": True}
+    compile_for_hopper(_ragged_kernel, finish | {"images": "*i64", "outs": "*i64"}, constants)
 print("compiled")
 """
 

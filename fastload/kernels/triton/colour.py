@@ -284,4 +284,3 @@ def _finish_ragged(images: Ragged, finish: Finish) -> tuple[torch.Tensor | Ragge
     }
     _ragged_kernel[(len(images) * tiles,)](table, out_table, tiles, **parameters, **options)
     return outs, parameters["statistics"]
-

@@ -250,7 +250,8 @@ def _stretched(values, previous, n):
 def add_statistics(values, inside, whole, n, statistics, RANGES: tl.constexpr):
     """Those of a tile: the sum of grey; with ``RANGES`` also each channel's least value, and its greatest one, negated.
 
-    ``whole`` says that all of the tile is inside. They are whole numbers, of which the sum does not depend on the order, so that runs repeat bit for bit.
+    They are whole numbers, whose sum does not depend on the order, so that runs repeat bit for bit. ``whole`` says that
+    all of the tile is inside.
     """
     statistics += n * STATISTICS
     grey = _grey(values)
@@ -336,10 +337,7 @@ def _sine(turns):
 def arguments(
     finish: Finish, images: int, device: torch.device, *others: torch.Tensor
 ) -> tuple[dict[str, Any], list[torch.Tensor]]:
-    """The arguments of :func:`finished` from ``program`` on and of :func:`add_statistics`; and ``others`` on the device.
-
-    All in one upload.
-    """
+    """What the device's half takes, by name, and ``others`` on the device: all in one upload."""
     program, erase = finish.program, finish.erase
     ops = [] if program is None else _part(program, finish.part)
     noisy = erase is not None and any(erase.scale)

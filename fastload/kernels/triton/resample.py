@@ -2,10 +2,11 @@
 
 This is for bytes in planes, as decoders deliver them; ``resample_any`` is for the rest. A program, which is one warp,
 makes a tile of the output of all channels, and walks the columns of the source which that tile needs, block by block.
-Rows are mixed tap by tap: a tap of all the tile's rows is one read, mostly out of the first cache; and its weights are
-one vector. Columns, where neighbours need neighbours, are mixed by a product with a band matrix on tensor cores: its
-weights are made from the filter's formula, once for all channels. So flips, offsets and "nearest" are just other
-weights; and so is the order in which columns come, by which a thread is left what it can store in words.
+Rows are mixed tap by tap: of a tap a thread reads eight neighbours of two of the tile's rows, mostly out of the first
+cache; and its weights are one vector. Columns, where neighbours need neighbours, are mixed by a product with a band
+matrix on tensor cores: its weights are made from the filter's formula, once for all channels. So flips, offsets and
+"nearest" are just other weights. And so is the order in which columns come: those of the source, so that a thread
+multiplies what it has read, and those of the output, so that it is left what it can store in words.
 
 float16 holds the rows' mixture, centred on 0, and the band's weights, by whose rounded sum each output is divided. Few
 taps are added up in float16 too, two columns at a time. A byte is then the subnormal number which has its bits, b *
@@ -78,12 +79,12 @@ def _resample_kernel(
     if (first_y >= height) | (first_x >= width):
         return
     y, x = first_y + tl.arange(0, TH), first_x + tl.arange(0, TW)
-    place_y = first_y + tl.arange(0, TH * QUAD) // QUAD  # of the threads that hold a row, each by itself
+    spread_y = first_y + tl.arange(0, TH * QUAD) // QUAD  # of the threads that hold a row, each by itself
 
-    lines = _axis(row, 0, place_y, first_y, height, TH, FILTER)
+    spread = _axis(row, 0, spread_y, first_y, height, TH, FILTER)
     vertical = _axis(row, 0, y, first_y, height, TH, FILTER)
     horizontal = _axis(row, 1, first_x + _dealt(TW, RUN), first_x, width, TW, FILTER)
-    values = _products(row, lines, vertical, horizontal, fill, C, FILTER, PADDED, WORDS, OFFSETS, RUN, CONVERT, TH, TW)
+    values = _products(row, spread, vertical, horizontal, fill, C, FILTER, PADDED, WORDS, OFFSETS, RUN, CONVERT, TH, TW)
     last_y = tl.minimum(first_y + TH, height) - 1
     values = finished(
         values, n, height * width, y[:, None], x[None, :], first_y, last_y, program, previous, affine, erase, seeds
@@ -118,7 +119,7 @@ def _in_order(value, RUN: tl.constexpr):
 @triton.jit
 def _products(
     row,
-    lines,
+    spread,
     vertical,
     horizontal,
     fill,
@@ -139,17 +140,14 @@ def _products(
     centre_x, inverse_x = band_x[0], band_x[1]
 
     source = tl.load(row + ADDRESS).to(tl.pointer_type(tl.uint8))
-    stride_c = tl.load(row + CHANNEL)
-    stride_y = tl.load(row + ROW).to(OFFSETS)
-    last_y = entry(row, HEIGHT) - 1
     first = (left + low_x) & (-SHARE if WORDS else -1)
     end = left + high_x
     if not PADDED:
         tl.assume(first < end)
+    lines = source, tl.load(row + CHANNEL), tl.load(row + ROW).to(OFFSETS), entry(row, HEIGHT) - 1, end
 
-    share = SHARE * (tl.arange(0, TH * QUAD) % QUAD)  # where that of each thread begins in a block
-    four = tl.arange(0, 2 * QUAD)
-    tap = first - left + four % QUAD * SHARE + four // QUAD * 4  # the product takes one four of each thread, then the other
+    four = tl.arange(0, 2 * QUAD)  # of a block's columns: the product takes one of each thread's, then the other
+    tap = first - left + four % QUAD * SHARE + four // QUAD * 4
     scale = _scale(inverse_x, FILTER)
     distance = (tap[None, :] - centre_x[:, None] + 0.5) * scale
     tap -= from_x
@@ -157,9 +155,7 @@ def _products(
     for _ in tl.static_range(C):
         out += (tl.zeros((TH, TW), tl.float32),)  # type: ignore[assignment]
     for block_x in range(first, end, SHARE * QUAD):
-        mixed = _mixed(
-            source, block_x + share, end, stride_c, stride_y, last_y, lines[0], lines[1], C, FILTER, WORDS, CONVERT
-        )
+        mixed = _mixed(block_x, lines, spread, C, FILTER, WORDS, CONVERT)
         across = tl.trans(_across(distance, tap, to_x - from_x, inverse_x, FILTER))
         more = ()
         for c in tl.static_range(C):
@@ -184,7 +180,7 @@ def _products(
 
 @triton.jit
 def _across(distance, tap, taps, inverse, FILTER: tl.constexpr):
-    """The weights of a block's taps, float16 (TW, columns); of each four the first is one of ``tap``, at ``distance``."""
+    """The weights of a block's taps, float16 (TW, columns), of which each fourth is one of ``tap``, at ``distance``."""
     scale = _scale(inverse, FILTER)
     weights = ()
     for k in tl.static_range(4):
@@ -232,28 +228,15 @@ def _sums(extent, band, FILTER: tl.constexpr, DOT: tl.constexpr):
 
 
 @triton.jit
-def _mixed(
-    source,
-    column,  # of the source, where each thread's begin
-    end,
-    stride_c,
-    stride_y,
-    last_y,
-    extent,
-    band,
-    C: tl.constexpr,
-    FILTER: tl.constexpr,
-    WORDS: tl.constexpr,
-    CONVERT: tl.constexpr,
-):
+def _mixed(first, lines, vertical, C: tl.constexpr, FILTER: tl.constexpr, WORDS: tl.constexpr, CONVERT: tl.constexpr):
     """Rows of the source mixed into rows of the output, for a block of columns, less the middle: float16."""
-    _, taps = _taps(band, FILTER)
+    _, taps = _taps(vertical[1], FILTER)
     least: tl.constexpr = 1 if FILTER == "nearest" else 2 if FILTER == "bilinear" else 4  # taps of every output
-    # Behind a row's last word, where weights are 0, that word is read again.
-    lines = source + (tl.minimum(column, (end - 1) & -SHARE) if WORDS else column), end, stride_c, stride_y, last_y
-    sums, total = _added(None, 0.0, 0, least, lines, column, extent, band, C, FILTER, WORDS, CONVERT)
+    thread = tl.arange(0, vertical[1][0].shape[0])
+    column = first + SHARE * (thread % QUAD)
+    sums, total = _added(None, 0.0, 0, least, column, lines, vertical, C, FILTER, WORDS, CONVERT)
     for tap in range(least, taps):
-        sums, total = _added(sums, total, tap, 1, lines, column, extent, band, C, FILTER, WORDS, CONVERT)
+        sums, total = _added(sums, total, tap, 1, column, lines, vertical, C, FILTER, WORDS, CONVERT)
     mixed = ()
     for c in tl.static_range(C):
         mixed += (_halves(sums[c], total, CONVERT),)  # type: ignore[assignment]
@@ -266,21 +249,23 @@ def _added(
     total,  # of the weights
     first,
     COUNT: tl.constexpr,
+    column,  # of the source: where each thread's begin
     lines,
-    column,
-    extent,
-    band,
+    vertical,
     C: tl.constexpr,
     FILTER: tl.constexpr,
     WORDS: tl.constexpr,
     CONVERT: tl.constexpr,
 ):
     """With ``COUNT`` taps from the ``first`` on, all of which are read before any is waited for."""
-    source, end, stride_c, stride_y, last_y = lines
+    source, stride_c, stride_y, last_y, end = lines
+    extent, band = vertical
     top, _, _, from_tap, to_tap = extent
     centre, inverse = band[0], band[1]
     begin, _ = _taps(band, FILTER)
     scale = _scale(inverse, FILTER)
+    # Behind a row's last word, where weights are 0, that word is read again.
+    source += tl.minimum(column, (end - 1) & -SHARE) if WORDS else column
     distance = (begin - centre + 0.5) * scale
     blocks, weights = (), ()
     for k in tl.static_range(COUNT):
@@ -322,23 +307,34 @@ def _gathered(at, count):
 
 @triton.jit
 def _plus(total, weight, words, CONVERT: tl.constexpr):
-    """``total + weight * bytes``: of each word two pairs of float16, less the middle if total is None; or four float32."""
+    """``total + weight * bytes``: of each word four float32, or two pairs of float16, which begin at minus the middle."""
     out = ()
     for w in tl.static_range(2):
         if CONVERT == "half":
-            # Rounded twice at once, which has four times the rate of once.
-            twice = tl.inline_asm_elementwise(
-                "cvt.rn.f16x2.f32 $0, $1, $1;", "=r,f", [weight * HALF_WEIGHT], tl.uint32, is_pure=True, pack=1
-            )
-            if total is None:
-                out += tl.inline_asm_elementwise(BEGIN_HALVES, "=&r,=&r,r,r", [words[w], twice], (tl.uint32, tl.uint32), True, 1)
-            else:
-                operands = [words[w], twice, total[2 * w], total[2 * w + 1]]
-                out += tl.inline_asm_elementwise(ADD_HALVES, "=&r,=&r,r,r,r,r", operands, (tl.uint32, tl.uint32), True, 1)
+            pair = None if total is None else (total[2 * w], total[2 * w + 1])
+            out += _plus_halves(pair, weight, words[w])
         else:
             values = _values(words[w], CONVERT)
             for k in tl.static_range(4):
-                out += (weight * values[k] if total is None else total[4 * w + k] + weight * values[k],)
+                out += (weight * values[k] if total is None else total[4 * w + k] + weight * values[k],)  # type: ignore[assignment]
+    return out
+
+
+@triton.jit
+def _plus_halves(total, weight, word):
+    # Two numbers rounded at once have four times the rate of one.
+    twice = tl.inline_asm_elementwise(
+        "cvt.rn.f16x2.f32 $0, $1, $1;", "=r,f", [weight * HALF_WEIGHT], tl.uint32, is_pure=True, pack=1
+    )
+    if total is None:
+        out = tl.inline_asm_elementwise(
+            BEGIN_HALVES, "=&r,=&r,r,r", [word, twice], (tl.uint32, tl.uint32), is_pure=True, pack=1
+        )
+    else:
+        operands = [word, twice, total[0], total[1]]
+        out = tl.inline_asm_elementwise(
+            ADD_HALVES, "=&r,=&r,r,r,r,r", operands, (tl.uint32, tl.uint32), is_pure=True, pack=1
+        )
     return out
 
 
@@ -367,7 +363,10 @@ fma.rn.f16x2 $1, high, $3, middle;
 
 @triton.jit
 def _values(word, CONVERT: tl.constexpr):
-    """128 + byte / 256 of a word's four bytes, float32: 0x4300, the byte and 00. Conversions have a fourth of the rate."""
+    """128 + byte / 256 of each of a word's bytes, in float32: its bits are 0x4300, the byte and 00.
+
+    Conversions have a fourth of the rate.
+    """
     if CONVERT == "float":
         values = tl.inline_asm_elementwise(
             """
