@@ -68,7 +68,7 @@ class Trace(Work):
 
     def _colour(self, images: Pixels, finish: Finish) -> tuple[Pixels, None]:
         out = _nowhere(sizes_of(images), finish.dtype) if isinstance(images, Ragged) else images.to(finish.dtype)
-        return self._passed(_bytes(images) * (1 if finish.mix is None else 2), out)
+        return self._passed(_bytes(images), out)
 
     def _flip_normalize(self, images: torch.Tensor, mirrored: Any, normalization: Any) -> torch.Tensor:  # noqa: ARG002
         out = images.to(normalization.dtype)

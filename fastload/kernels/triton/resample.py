@@ -307,7 +307,7 @@ def _gathered(at, count):
 
 @triton.jit
 def _plus(total, weight, words, CONVERT: tl.constexpr):
-    """``total + weight * bytes``: of each word four float32, or two pairs of float16, which begin at minus the middle."""
+    """``total + weight * bytes``: each word's four float32, or two pairs of float16 that begin at minus the middle."""
     out = ()
     for w in tl.static_range(2):
         if CONVERT == "half":
