@@ -26,4 +26,4 @@ class Chance(Transform):
 
     def sample(self, sizes: torch.Tensor, key: Key) -> torch.Tensor:
         """Which images undergo it, bool (N,)."""
-        return key.uniform(len(sizes)) < self.p
+        return torch.from_numpy(key.uniform(len(sizes)).numpy() < self.p)

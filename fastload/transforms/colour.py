@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, inf
 
+import numpy as np
 import torch
 
 from fastload.kernels.work import Op
@@ -76,13 +77,13 @@ class ColorJitter(Transform):
 
     def ops(self, numbers: torch.Tensor) -> torch.Tensor:
         """What :meth:`sample` gives, from ``numbers``, (N, ``self.numbers``), uniform in [0, 1)."""
-        count = len(self.ranges)
-        ops = torch.empty(len(numbers), count, 2)
+        count, drawn = len(self.ranges), numbers.numpy()
+        ops = np.empty((len(drawn), count, 2), dtype=np.float32)
         for column, (op, bounds) in enumerate(self.ranges.items()):
             ops[:, column, 0] = op
-            ops[:, column, 1] = between(numbers[:, column], *bounds)
-        order = numbers[:, count : 2 * count].argsort(dim=1)
-        return ops.gather(1, order[..., None].expand_as(ops))
+            ops[:, column, 1] = between(drawn[:, column], *bounds)
+        order = drawn[:, count : 2 * count].argsort(axis=1)
+        return torch.from_numpy(ops[np.arange(len(drawn))[:, None], order])
 
     def record(self, work: Work, parameters: torch.Tensor) -> None:
         if self.ranges:
@@ -98,9 +99,9 @@ class _Pixelwise(Chance):
         return 0.0
 
     def record(self, work: Work, parameters: torch.Tensor) -> None:
-        ops = torch.zeros(len(parameters), 1, 2)
-        ops[parameters] = torch.tensor([float(self.op), self.amount(work)])
-        work.colour(ops)
+        ops = np.zeros((len(parameters), 1, 2), dtype=np.float32)
+        ops[parameters.numpy()] = self.op, self.amount(work)
+        work.colour(torch.from_numpy(ops))
 
 
 class RandomGrayscale(_Pixelwise):

@@ -42,19 +42,20 @@ class _Mixing(Transform):
 
     def sample(self, sizes: torch.Tensor, key: Key) -> Mixture:
         count = len(sizes)
-        if count and not bool((sizes == sizes[:1]).all()):
+        whole = sizes.numpy()
+        if not (whole == whole[:1]).all():
             raise TypeError(
                 "only images of one size can be mixed, and the batch has different ones: crop or resize them first"
             )
         height, width = sizes[0].tolist() if count else (1, 1)
         box, inside, outside, own = self._draw(key.generator(), height, width)
         mix = Mix(
-            partners=torch.arange(-1, count - 1, dtype=torch.int32) % max(1, count),
-            boxes=torch.tensor(box, dtype=torch.int32).repeat(count, 1),
-            inside=torch.full((count,), inside),
-            outside=torch.full((count,), outside),
+            partners=torch.from_numpy(np.roll(np.arange(count, dtype=np.int32), 1)),
+            boxes=torch.from_numpy(np.full((count, 4), box, dtype=np.int32)),
+            inside=_each(inside, count),
+            outside=_each(outside, count),
         )
-        return Mixture(mix, torch.full((count,), own))
+        return Mixture(mix, _each(own, count))
 
     @abstractmethod
     def _draw(self, generator: np.random.Generator, height: int, width: int) -> tuple[Box, float, float, float]:
@@ -200,6 +201,10 @@ def soft_labels(labels: torch.Tensor, num_classes: int | None, label_smoothing: 
             f"got {labels.dtype} of shape {tuple(labels.shape)}"
         )
     return labels.float() * (1 - label_smoothing) + label_smoothing / labels.shape[1]
+
+
+def _each(weight: float, count: int) -> torch.Tensor:
+    return torch.from_numpy(np.full(count, weight, dtype=np.float32))
 
 
 def _mix_up(generator: np.random.Generator, alpha: float) -> tuple[Box, float, float, float]:

@@ -269,7 +269,8 @@ class Work:
         parts = 1 if program is None else program.bounds.shape[1] - 1
         passes = max(parts, 2 if self._mix is not None and self._geometry is not None else 1)
         if program is not None and passes > parts:
-            program = Program(program.ops, torch.cat([program.bounds, program.bounds[:, -1:]], dim=1))
+            bounds = program.bounds.numpy()
+            program = Program(program.ops, torch.from_numpy(np.concatenate([bounds, bounds[:, -1:]], axis=1)))
         images, previous = self.images, None
         for part in range(passes):
             finish = self._finish(program, part, final=part == passes - 1, last=last, previous=previous)
@@ -297,7 +298,7 @@ class Work:
     ) -> Finish:
         shared = Finish(program=program, part=part, previous=previous, dtype=self.store)
         if not final:
-            starts = None if program is None else program.bounds[:, part + 1 : part + 3]
+            starts = None if program is None else program.bounds.numpy()[:, part + 1 : part + 3]
             return replace(shared, statistics=starts is not None and bool((starts[:, 0] < starts[:, 1]).any()))
         done = replace(shared, erase=self._erase, mix=self._mix)
         if (normalization := self._normalization) is not None:
@@ -313,8 +314,8 @@ class Work:
     def _program(self) -> Program | None:
         if not self._ops:
             return None
-        ops = torch.cat(self._ops, dim=1)
-        return Program(ops, _bounds(ops[..., 0]))
+        ops = np.concatenate([ops.numpy() for ops in self._ops], axis=1)
+        return Program(torch.from_numpy(ops), torch.from_numpy(_bounds(ops[..., 0])))
 
     # The launches; a dry run replaces them
 
@@ -429,11 +430,12 @@ def _unflipped(boxes: np.ndarray, sizes: torch.Tensor, mirrors: np.ndarray) -> n
     return np.concatenate([starts, boxes[:, 2:]], axis=1)
 
 
-def _bounds(codes: torch.Tensor) -> torch.Tensor:
-    """Where each image's program is cut: before every operation that needs a statistic."""
+def _bounds(codes: np.ndarray) -> np.ndarray:
+    """Where each image's program is cut, int32 (N, P + 1): before every operation that needs a statistic."""
     images, slots = codes.shape
-    needs = codes >= Op.CONTRAST
-    parts = int(needs.sum(1).max()) + 1 if images and slots else 1
-    part = needs.cumsum(1)  # the part that each operation belongs to
-    starts = [(part < number).sum(1) for number in range(1, parts)]
-    return torch.stack([torch.zeros(images, dtype=torch.int64), *starts, torch.full((images,), slots)], dim=1).int()
+    part = (codes >= Op.CONTRAST).cumsum(1)  # that each operation belongs to
+    parts = int(part[:, -1].max()) + 1 if images and slots else 1
+    bounds = np.full((images, parts + 1), slots, dtype=np.int32)
+    for number in range(parts):
+        bounds[:, number] = (part < number).sum(1)
+    return bounds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from fastload.kernels.reference.noise import normal
@@ -200,9 +201,10 @@ def _check_channels(finish: Finish, channels: int) -> None:
 def _needs_statistics(finish: Finish) -> bool:
     if finish.program is None:
         return False
-    start, stop = finish.program.bounds[:, finish.part : finish.part + 2, None].long().unbind(1)
-    slots = torch.arange(finish.program.ops.shape[1])
-    return bool(((finish.program.ops[..., 0] >= Op.CONTRAST) & (start <= slots) & (slots < stop)).any())
+    codes, bounds = finish.program.ops.numpy()[..., 0], finish.program.bounds.numpy()
+    start, stop = bounds[:, finish.part, None], bounds[:, finish.part + 1, None]
+    slots = np.arange(codes.shape[1])
+    return bool(((codes >= Op.CONTRAST) & (start <= slots) & (slots < stop)).any())
 
 
 def _listed(allowed: tuple[object, ...]) -> str:

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
-from torch.nn.functional import pad
 
 from fastload.kernels.upload import upload
 from fastload.kernels.work import Finish, Op, Program
@@ -352,23 +352,26 @@ def arguments(
         "erase": None if erase is None else (next(on_device), erase.scale, erase.bias),
         "seeds": next(on_device) if noisy else None,
         "statistics": next(on_device) if empty else None,
-        "RANGES": bool(empty) and program is not None and bool((program.ops[..., 0] == Op.AUTOCONTRAST).any()),
+        "RANGES": bool(empty) and program is not None and bool((program.ops.numpy()[..., 0] == Op.AUTOCONTRAST).any()),
     }, list(on_device)
 
 
 def _part(program: Program, part: int) -> list[torch.Tensor]:
     """The operations of one part, and behind each image's at least one that is ``END``; none if there are none."""
-    start, stop = program.bounds[:, part : part + 2].long().unbind(1)
-    longest = int((stop - start).max()) if len(start) else 0
+    ops, bounds = program.ops.numpy(), program.bounds.numpy()
+    start, stop = bounds[:, part, None], bounds[:, part + 1, None]
+    longest = int((stop - start).max(initial=0))
     if longest == 0:
         return []
-    slots = start[:, None] + torch.arange(longest + 1)
-    slots = torch.where(slots < stop[:, None], slots, program.ops.shape[1])
-    return [pad(program.ops, (0, 0, 0, 1), value=END.value).take_along_dim(slots[:, :, None], 1)]
+    slots = start + np.arange(longest + 1)
+    last = np.minimum(slots, ops.shape[1] - 1)
+    chosen = ops[np.arange(len(ops))[:, None], last]
+    chosen[slots >= stop] = END.value
+    return [torch.from_numpy(chosen)]
 
 
 def _no_statistics(images: int) -> torch.Tensor:
     """What tiles' are added to."""
-    empty = torch.full((images, STATISTICS.value), int(NEVER_LEAST.value * FIXED.value))
+    empty = np.full((images, STATISTICS.value), int(NEVER_LEAST.value * FIXED.value))
     empty[:, 0] = 0
-    return empty
+    return torch.from_numpy(empty)
