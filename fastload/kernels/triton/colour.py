@@ -32,11 +32,8 @@ from fastload.ragged import Ragged
 __all__ = ["colour"]
 
 PIXELS = 512  # a program
-MOST_PIXELS = 4  # a group
-LAUNCH = {"num_warps": 4}
-MIXED_PIXELS = 512  # a program that mixes
-MOST_MIXED_PIXELS = 8  # a group that is mixed: they share what is looked up of an image
-MIXED_LAUNCH = {"num_warps": 2}
+LAUNCH = {"num_warps": 2}  # eight pixels a thread, which share what is looked up of an image
+RAGGED_LAUNCH = {"num_warps": 4}
 MIXED_REGISTERS = {"maxnreg": 96}  # on NVIDIA: what does not fit is needed for noise only
 MIXED_AT_ONCE = 10  # programs that mix on a multiprocessor, with so many registers
 WALK = 4  # images that a program mixes, one after another, where it is not known how many programs run at once
@@ -226,8 +223,8 @@ def _finish_batch(images: torch.Tensor, finish: Finish) -> tuple[torch.Tensor, t
     own = () if mix is None else (mix.partners, mix.boxes, mix.inside, mix.outside)
     parameters, moved = arguments(finish, n, images.device, *own)
     last = not out.is_contiguous()
-    group = _group(width, MOST_PIXELS if mix is None else MOST_MIXED_PIXELS, out.itemsize if last else None)
-    groups = (PIXELS if mix is None else MIXED_PIXELS) // group
+    group = _group(width, out.itemsize if last else None)
+    groups = PIXELS // group
     tiles = triton.cdiv(height * width // group, groups)
     walk = 1 if mix is None else _walk(n * tiles, images.device)
     _batch_kernel[(triton.cdiv(n, walk) * tiles,)](
@@ -246,7 +243,8 @@ def _finish_batch(images: torch.Tensor, finish: Finish) -> tuple[torch.Tensor, t
         DTYPE=TYPES[out.dtype],
         LAST_OUT=last,
         COUNT=groups,
-        **(LAUNCH if mix is None else _mixed_launch(images.device)),
+        **LAUNCH,
+        **(MIXED_REGISTERS if mix is not None and is_nvidia(images.device) else {}),
         **overlapping(images.device),
     )
     return out, parameters["statistics"]
@@ -257,14 +255,10 @@ def _walk(tiles: int, device: torch.device) -> int:
     return -(-tiles // (MIXED_AT_ONCE * processors(device))) if is_nvidia(device) else WALK
 
 
-def _mixed_launch(device: torch.device) -> dict[str, int]:
-    return MIXED_LAUNCH | MIXED_REGISTERS if is_nvidia(device) else MIXED_LAUNCH
-
-
-def _group(width: int, most: int, itemsize: int | None) -> int:
-    """How many pixels a thread takes, of which values of ``itemsize`` bytes are stored in words if that is given."""
+def _group(width: int, itemsize: int | None) -> int:
+    """How many neighbours a thread takes, of which values of ``itemsize`` bytes are stored in words if that is given."""
     allowed = (8, 4, 2) if itemsize is None else GROUPS[itemsize]
-    return next((group for group in allowed if group <= most and width % group == 0), 1)
+    return next((group for group in allowed if width % group == 0), 1)
 
 
 def _finish_ragged(images: Ragged, finish: Finish) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
@@ -279,7 +273,7 @@ def _finish_ragged(images: Ragged, finish: Finish) -> tuple[torch.Tensor | Ragge
         "DTYPE": TYPES[outs.dtype],
         "LAST_OUT": finish.memory_format is torch.channels_last,
         "BLOCK": PIXELS,
-        **LAUNCH,
+        **RAGGED_LAUNCH,
         **overlapping(images.device),
     }
     _ragged_kernel[(len(images) * tiles,)](table, out_table, tiles, **parameters, **options)
