@@ -256,7 +256,7 @@ def _walk(tiles: int, device: torch.device) -> int:
 
 
 def _group(width: int, itemsize: int | None) -> int:
-    """How many neighbours a thread takes, of which values of ``itemsize`` bytes are stored in words if that is given."""
+    """How many neighbours a thread takes; given ``itemsize``, values of so many bytes are stored in words."""
     allowed = (8, 4, 2) if itemsize is None else GROUPS[itemsize]
     return next((group for group in allowed if width % group == 0), 1)
 
