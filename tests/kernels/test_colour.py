@@ -312,6 +312,23 @@ def test_a_partner_is_mixed_with_its_own_operations_and_erasure(device):
     assert out[1, 0].tolist() == [[1.25, 0.25, 0.25, 0.25], [0.25, 0.25, 0.25, 0.25]]
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("memory_format", FORMATS)
+def test_of_many_images_each_is_mixed_with_its_own_partner(memory_format):
+    """So many that a program takes several, and finds some partners at hand and others not."""
+    count, generator = 96, torch.Generator().manual_seed(0)
+    before = torch.arange(count).roll(1)
+    partners = torch.where(
+        torch.rand(count, generator=generator) < 0.7, before, torch.randperm(count, generator=generator)
+    )
+    boxes = torch.randint(0, 200, (count, 4), generator=generator)
+    weights = torch.rand(2, count, generator=generator).round(decimals=1)  # some are 1
+    images = drawn(generator, count, 3, 224, 224).to("cuda", torch.float16)
+    mix = Mix(partners.int(), boxes.int(), *weights)
+    finish = Finish(mix=mix, dtype=torch.float32, memory_format=memory_format)
+    torch.testing.assert_close(kernel(images, finish)[0], reference.colour(images, finish)[0], atol=1e-6, rtol=0)
+
+
 @pytest.mark.parametrize("device", HERE)
 def test_an_empty_batch_stays_empty(device):
     for colour in (reference.colour, kernel):

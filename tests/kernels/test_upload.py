@@ -1,5 +1,7 @@
 """A pass's parameters come to the device as they were when it was queued."""
 
+import time
+
 import pytest
 import torch
 
@@ -33,3 +35,33 @@ def test_what_waits_to_be_copied_is_not_overwritten():
     torch.cuda._sleep(CYCLES)
     moved = [upload(torch.device("cuda"), torch.full((1000,), number))[0] for number in range(40)]
     assert [values.unique().tolist() for values in moved] == [[number] for number in range(40)]
+
+
+@pytest.mark.gpu
+def test_what_kernels_have_yet_to_read_is_not_overwritten():
+    torch.cuda._sleep(CYCLES)
+    read = [upload(torch.device("cuda"), torch.full((1000,), number))[0] + 0 for number in range(40)]
+    assert [values.unique().tolist() for values in read] == [[number] for number in range(40)]
+
+
+@pytest.mark.gpu
+def test_it_arrives_while_the_stream_has_other_work():
+    numbers = torch.arange(1000)
+    upload(torch.device("cuda"), numbers)
+    torch.cuda.synchronize()
+    torch.cuda._sleep(20 * CYCLES)
+    (moved,) = upload(torch.device("cuda"), numbers + 1)
+    time.sleep(0.1)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        arrived = moved.cpu()
+    assert not torch.cuda.current_stream().query()
+    assert torch.equal(arrived, numbers + 1)
+
+
+@pytest.mark.gpu(2)
+def test_the_current_device_and_streams_are_what_they_were():
+    streams = [torch.cuda.current_stream(device) for device in range(2)]
+    (moved,) = upload(torch.device("cuda", 1), torch.arange(3))
+    assert moved.tolist() == [0, 1, 2]
+    assert torch.cuda.current_device() == 0
+    assert [torch.cuda.current_stream(device) for device in range(2)] == streams
