@@ -50,8 +50,7 @@ CONTRAST = tl.constexpr(int(Op.CONTRAST))
 AUTOCONTRAST = tl.constexpr(int(Op.AUTOCONTRAST))
 
 END = tl.constexpr(-1)  # the code behind an image's last operation
-
-TINY = tl.constexpr(1e-30)
+TINY = tl.constexpr(1e-30)  # what grey pixels' span is taken for: they have no hue
 
 STATISTICS = tl.constexpr(7)  # numbers of an image: the sum of grey, three least values, three greatest
 FIXED = tl.constexpr(2.0**32)  # what stands for 1 in them; they are int64
@@ -218,10 +217,10 @@ def _turned(values, turns):
         top = tl.maximum(tl.maximum(r, g), b)
         span = top - tl.minimum(tl.minimum(r, g), b)
         high = tl.where(top == r, g - b, tl.where(top == g, b - r, r - g))
-        sector = tl.where(top == r, turns, tl.where(top == g, turns + 1 / 3, turns + 2 / 3))
+        start = tl.where(top == r, turns, tl.where(top == g, turns + 1 / 3, turns + 2 / 3))
         # One over the square root is one instruction, and one over a number many.
         root = tl.rsqrt(tl.maximum(6 * span, TINY))
-        hue = sector + high * (root * root)
+        hue = start + high * (root * root)  # in turns
         hue = hue - tl.floor(hue)
         values = (
             _clamped(top - span * _clamped(2 - tl.abs(6 * hue - 3))),
