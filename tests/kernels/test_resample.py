@@ -269,6 +269,17 @@ def test_statistics_are_those_of_the_reference_and_repeat(device):
 
 
 @pytest.mark.parametrize("device", HERE)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("corner", [(0, 9), (0, 2**20 + 3), (0, -(2**20)), (2**20 + 3, 0), (-(2**20), 0)])
+def test_a_box_beside_the_image_is_filled(device, dtype, layout, corner):
+    """Nothing is read there: behind a row there may be no number, and far behind it no memory."""
+    image = laid_out(picture(7, 9, dtype).to(device), layout)
+    out, _ = kernel(Ragged.of([image]), window((*corner, 5, 6), (4, 4)), (4, 4), fill=0.25, finish=FLOAT32)
+    assert out.unique().tolist() == [0.25]
+
+
+@pytest.mark.parametrize("device", HERE)
 def test_no_images_are_no_images(device):
     images = Ragged.of(torch.empty(0, 3, 8, 8, dtype=torch.uint8, device=device))
     out, _ = kernel(images, torch.empty(0, 10, dtype=torch.int32), (4, 5))

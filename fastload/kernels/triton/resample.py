@@ -59,7 +59,7 @@ def _resample_kernel(
     C: tl.constexpr,
     FILTER: tl.constexpr,
     PADDED: tl.constexpr,
-    WORDS: tl.constexpr,  # rows of sources begin at words
+    WORDS: tl.constexpr,  # rows of sources begin at multiples of ``SHARE``
     OFFSETS: tl.constexpr,  # dtype that holds where in a plane a row begins
     TARGET: tl.constexpr,  # this and the next four are what ``store`` takes
     TARGET_ALIGNED: tl.constexpr,
@@ -142,7 +142,9 @@ def _products(
     source = tl.load(row + ADDRESS).to(tl.pointer_type(tl.uint8))
     first = (left + low_x) & (-SHARE if WORDS else -1)
     end = left + high_x
-    if not PADDED:
+    if PADDED:
+        end = tl.where(low_x < high_x, end, first)  # what lies beside the image must not be read
+    else:
         tl.assume(first < end)
     lines = source, tl.load(row + CHANNEL), tl.load(row + ROW).to(OFFSETS), entry(row, HEIGHT) - 1, end
 
@@ -427,15 +429,21 @@ def resample(
 def _variant(images: Ragged, windows: torch.Tensor, outs: Ragged, interpolation: str) -> dict[str, Any]:
     """What the kernel is compiled for."""
     options = resample_any.variant_of(images, windows, outs)
-    for name in ("SOURCE", "DOT", "LAYOUT"):
+    for name in ("SOURCE", "DOT", "LAYOUT", "ALIGNED"):
         del options[name]
-    options |= {"WORDS": options.pop("ALIGNED") % SHARE.value == 0, "OFFSETS": _offsets(images), "RUN": _run(options)}
+    options |= {"WORDS": _in_words(images), "OFFSETS": _offsets(images), "RUN": _run(options)}
     options |= {"TH": TILE[0], "TW": TILE[1]} | LAUNCH
     del options["NVIDIA"]
     if not is_nvidia(images.device):
         return options | {"CONVERT": "plain"}
     convert = "half" if _most_taps(windows, interpolation) <= HALF_TAPS else "float"
     return options | REGISTERS | {"CONVERT": convert}
+
+
+def _in_words(images: Ragged) -> bool:
+    """Whether all rows begin at multiples of what a thread reads."""
+    address, _, _, channel, row, _ = images.table.numpy().T
+    return not ((address | channel | row) % SHARE.value).any()
 
 
 def _offsets(images: Ragged) -> tl.dtype:

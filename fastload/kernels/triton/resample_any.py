@@ -239,7 +239,7 @@ def _products(
     stride_y = tl.multiple_of(tl.load(row + ROW), ALIGNED)
     stride_x = tl.load(row + PIXEL).to(tl.int32) if LAYOUT == "strided" else 1
     first = tl.multiple_of((left + low_x) * pack & -ALIGNED, ALIGNED)
-    end = (left + high_x) * pack
+    end = tl.where(low_x < high_x, (left + high_x) * pack, first)  # what lies beside the image must not be read
     readable_end = tl.multiple_of((end + ALIGNED - 1) & -ALIGNED, ALIGNED)
 
     out = ()
