@@ -34,7 +34,7 @@ __all__ = ["colour"]
 PIXELS = 512  # a program
 LAUNCH = {"num_warps": 2}  # eight pixels a thread, which share what is looked up of an image
 RAGGED_LAUNCH = {"num_warps": 4}
-MIXED_REGISTERS = {"maxnreg": 96}  # on NVIDIA: what does not fit is needed for noise only
+MIXED_REGISTERS = {"maxnreg": 96}  # on NVIDIA: nearly all that does not fit is for noise
 MIXED_AT_ONCE = 10  # programs that mix on a multiprocessor, with so many registers
 WALK = 4  # images that a program mixes, one after another, where it is not known how many programs run at once
 
@@ -106,6 +106,7 @@ def _batch_kernel(
             others = values
             values = _finished(image, stride_c, inside, done, pixels, y, x, rows, parameters, C)
             if ready:
+                # Each writes for itself: what branches share is copied from register to register.
                 if alone:
                     _write_batch(out, values, n, group, pixel, pixels, P, DTYPE, LAST_OUT)
                 elif boxed:

@@ -2,15 +2,12 @@
 
 This is for bytes in planes, as decoders deliver them; ``resample_any`` is for the rest. A program, which is one warp,
 makes a tile of the output of all channels, and walks the columns of the source which that tile needs, block by block.
-Rows are mixed tap by tap: of a tap a thread reads eight neighbours of two of the tile's rows, mostly out of the first
-cache; and its weights are one vector. Columns, where neighbours need neighbours, are mixed by a product with a band
-matrix on tensor cores: its weights are made from the filter's formula, once for all channels. So flips, offsets and
-"nearest" are just other weights. And so is the order in which columns come: those of the source, so that a thread
+Rows are mixed tap by tap, as ``rows`` does it. Columns, where neighbours need neighbours, are mixed by a product with a
+band matrix on tensor cores: its weights are made from the filter's formula, once for all channels. So flips, offsets
+and "nearest" are just other weights. And so is the order in which columns come: those of the source, so that a thread
 multiplies what it has read, and those of the output, so that it is left what it can store in words.
 
-float16 holds the rows' mixture, centred on 0, and the band's weights, by whose rounded sum each output is divided. Few
-taps are added up in float16 too, two columns at a time. A byte is then the subnormal number which has its bits, b *
-2**-24; weights are 2**15 times as large; and sums begin at minus the middle of the bytes' range.
+float16 holds the rows' mixture and the band's weights, by whose rounded sum each output is divided.
 """
 
 from __future__ import annotations
@@ -27,6 +24,7 @@ from fastload.kernels.triton import resample_any
 from fastload.kernels.triton.finish import add_statistics, finished
 from fastload.kernels.triton.launch import is_nvidia, wait_for_kernel_before
 from fastload.kernels.triton.resample_any import _axis, _scale, _weights, launched, place
+from fastload.kernels.triton.rows import HALF_BYTE, HALF_WEIGHT, MIDDLE, QUAD, SHARE, mixed_rows, side_by_side, taps_of
 from fastload.kernels.triton.store import store
 from fastload.kernels.triton.table import ADDRESS, CHANNEL, COLUMNS, HEIGHT, OUTPUT, ROW, WIDTH, entry
 from fastload.kernels.work import Finish
@@ -38,10 +36,6 @@ TILE = (16, 32)  # of the output: rows and columns
 LAUNCH = {"num_warps": 1, "num_stages": 1}  # one warp waits for no other
 REGISTERS = {"maxnreg": 128}  # on NVIDIA: room for 16 programs at a time
 HALF_TAPS = 6  # sums of so many are rounded, in float16, by less than a thousandth of full scale
-QUAD = tl.constexpr(4)  # threads that hold a row of a product
-SHARE = tl.constexpr(8)  # columns of the source that each of them mixes at a time
-MIDDLE = tl.constexpr(128.0)  # of what a byte can be
-HALF_BYTE, HALF_WEIGHT = tl.constexpr(2.0**-24), tl.constexpr(2.0**15)  # what stands for 1 in float16
 
 
 @triton.jit
@@ -157,7 +151,7 @@ def _products(
     for _ in tl.static_range(C):
         out += (tl.zeros((TH, TW), tl.float32),)  # type: ignore[assignment]
     for block_x in range(first, end, SHARE * QUAD):
-        mixed = _mixed(block_x, lines, spread, C, FILTER, WORDS, CONVERT)
+        mixed = mixed_rows(block_x, lines, spread, C, FILTER, WORDS, CONVERT)
         across = tl.trans(_across(distance, tap, to_x - from_x, inverse_x, FILTER))
         more = ()
         for c in tl.static_range(C):
@@ -189,25 +183,7 @@ def _across(distance, tap, taps, inverse, FILTER: tl.constexpr):
         inside = (tap + k).to(tl.uint32) < taps.to(tl.uint32)
         there = distance + k * scale if k > 0 else distance
         weights += (_weights(there, inside[None, :], inverse, FILTER).to(tl.float16),)  # type: ignore[assignment]
-    return _side_by_side(weights)
-
-
-@triton.jit
-def _side_by_side(fours):
-    """Of each four columns the first, the second, and so on: all of them, (rows, 4 * columns)."""
-    both = tl.join(tl.join(fours[0], fours[2]), tl.join(fours[1], fours[3]))
-    return tl.reshape(both, (fours[0].shape[0], 4 * fours[0].shape[1]))
-
-
-@triton.jit
-def _taps(band, FILTER: tl.constexpr):
-    """Each output's first tap, and how many taps at most have a weight."""
-    centre, _, support, _, _ = band
-    if FILTER == "nearest":
-        begin, taps = (centre - 0.5).to(tl.int32), 1
-    else:
-        begin, taps = (centre - support + 0.5).to(tl.int32), tl.ceil(2 * support).to(tl.int32)
-    return begin, taps
+    return side_by_side(weights)
 
 
 @triton.jit
@@ -215,7 +191,7 @@ def _sums(extent, band, FILTER: tl.constexpr, DOT: tl.constexpr):
     """One over the sum of each output's weights; and the share of that sum which lies in the image, not in ``fill``."""
     _, _, _, from_tap, to_tap = extent
     centre, inverse, _, length, present = band
-    begin, taps = _taps(band, FILTER)
+    begin, taps = taps_of(band, FILTER)
     scale = _scale(inverse, FILTER)
     distance = (begin - centre + 0.5) * scale
     total, seen = tl.zeros(centre.shape, tl.float32), tl.zeros(centre.shape, tl.float32)
@@ -227,185 +203,6 @@ def _sums(extent, band, FILTER: tl.constexpr, DOT: tl.constexpr):
         seen += tl.where((tap >= from_tap) & (tap < to_tap), weight, 0.0)
     share = tl.where(present, 1 / tl.where(total == 0, 1.0, total), 0.0)
     return share, seen * share
-
-
-@triton.jit
-def _mixed(first, lines, vertical, C: tl.constexpr, FILTER: tl.constexpr, WORDS: tl.constexpr, CONVERT: tl.constexpr):
-    """Rows of the source mixed into rows of the output, for a block of columns, less the middle: float16."""
-    _, taps = _taps(vertical[1], FILTER)
-    least: tl.constexpr = 1 if FILTER == "nearest" else 2 if FILTER == "bilinear" else 4  # taps of every output
-    thread = tl.arange(0, vertical[1][0].shape[0])
-    column = first + SHARE * (thread % QUAD)
-    sums, total = _added(None, 0.0, 0, least, column, lines, vertical, C, FILTER, WORDS, CONVERT)
-    for tap in range(least, taps):
-        sums, total = _added(sums, total, tap, 1, column, lines, vertical, C, FILTER, WORDS, CONVERT)
-    mixed = ()
-    for c in tl.static_range(C):
-        mixed += (_halves(sums[c], total, CONVERT),)  # type: ignore[assignment]
-    return mixed
-
-
-@triton.jit
-def _added(
-    sums,  # of each channel, or None for nothing yet
-    total,  # of the weights
-    first,
-    COUNT: tl.constexpr,
-    column,  # of the source: where each thread's begin
-    lines,
-    vertical,
-    C: tl.constexpr,
-    FILTER: tl.constexpr,
-    WORDS: tl.constexpr,
-    CONVERT: tl.constexpr,
-):
-    """With ``COUNT`` taps from the ``first`` on, all of which are read before any is waited for."""
-    source, stride_c, stride_y, last_y, end = lines
-    extent, band = vertical
-    top, _, _, from_tap, to_tap = extent
-    centre, inverse = band[0], band[1]
-    begin, _ = _taps(band, FILTER)
-    scale = _scale(inverse, FILTER)
-    # Behind a row's last word, where weights are 0, that word is read again.
-    source += tl.minimum(column, (end - 1) & -SHARE) if WORDS else column
-    distance = (begin - centre + 0.5) * scale
-    blocks, weights = (), ()
-    for k in tl.static_range(COUNT):
-        tap = begin - from_tap + (first + k)
-        # Behind an image's edges, where weights are 0, its edges are read.
-        line = tl.minimum(tl.maximum(top + from_tap + tap, 0), last_y)
-        at = line.to(stride_y.dtype) * stride_y
-        for c in tl.static_range(C):
-            blocks += (_read(source + c * stride_c + at, end - column, WORDS),)  # type: ignore[assignment]
-        inside = tap.to(tl.uint32) < (to_tap - from_tap).to(tl.uint32)
-        weights += (_weights(distance + (first + k) * scale, inside, inverse, FILTER),)  # type: ignore[assignment]
-    for k in tl.static_range(COUNT):
-        total += weights[k]
-        more = ()
-        for c in tl.static_range(C):
-            more += (_plus(None if sums is None else sums[c], weights[k], blocks[k * C + c], CONVERT),)  # type: ignore[assignment]
-        sums = more
-    return sums, total
-
-
-@triton.jit
-def _read(at, count, WORDS: tl.constexpr):
-    """``SHARE`` bytes from each pointer on, of which the first ``count`` may be read: two words of four."""
-    if WORDS:
-        both = tl.load(at.to(tl.pointer_type(tl.uint64), bitcast=True))
-        words = both.to(tl.uint32), (both >> 32).to(tl.uint32)
-    else:
-        words = _gathered(at, count), _gathered(at + 4, count - 4)
-    return words
-
-
-@triton.jit
-def _gathered(at, count):
-    word = tl.load(at, count > 0, 0).to(tl.uint32)
-    for k in tl.static_range(1, 4):
-        word |= tl.load(at + k, count > k, 0).to(tl.uint32) << (8 * k)
-    return word
-
-
-@triton.jit
-def _plus(total, weight, words, CONVERT: tl.constexpr):
-    """``total + weight * bytes``: each word's four float32, or two pairs of float16 that begin at minus the middle."""
-    out = ()
-    for w in tl.static_range(2):
-        if CONVERT == "half":
-            pair = None if total is None else (total[2 * w], total[2 * w + 1])
-            out += _plus_halves(pair, weight, words[w])
-        else:
-            values = _values(words[w], CONVERT)
-            for k in tl.static_range(4):
-                out += (weight * values[k] if total is None else total[4 * w + k] + weight * values[k],)  # type: ignore[assignment]
-    return out
-
-
-@triton.jit
-def _plus_halves(total, weight, word):
-    # Two numbers rounded at once have four times the rate of one.
-    twice = tl.inline_asm_elementwise(
-        "cvt.rn.f16x2.f32 $0, $1, $1;", "=r,f", [weight * HALF_WEIGHT], tl.uint32, is_pure=True, pack=1
-    )
-    if total is None:
-        out = tl.inline_asm_elementwise(
-            BEGIN_HALVES, "=&r,=&r,r,r", [word, twice], (tl.uint32, tl.uint32), is_pure=True, pack=1
-        )
-    else:
-        operands = [word, twice, total[0], total[1]]
-        out = tl.inline_asm_elementwise(
-            ADD_HALVES, "=&r,=&r,r,r,r,r", operands, (tl.uint32, tl.uint32), is_pure=True, pack=1
-        )
-    return out
-
-
-# Four bytes, $2, times a weight, twice in $3. A byte below a byte of zeros is a float16, as is said at the top.
-ADD_HALVES = tl.constexpr("""
-{
-.reg .b32 low, high;
-prmt.b32 low, $2, 0, 0x4140;
-prmt.b32 high, $2, 0, 0x4342;
-fma.rn.f16x2 $0, low, $3, $4;
-fma.rn.f16x2 $1, high, $3, $5;
-}
-""")
-# 0xb400 is -(128 * 2**-24 * 2**15).
-BEGIN_HALVES = tl.constexpr("""
-{
-.reg .b32 low, high, middle;
-mov.b32 middle, 0xb400b400;
-prmt.b32 low, $2, 0, 0x4140;
-prmt.b32 high, $2, 0, 0x4342;
-fma.rn.f16x2 $0, low, $3, middle;
-fma.rn.f16x2 $1, high, $3, middle;
-}
-""")
-
-
-@triton.jit
-def _values(word, CONVERT: tl.constexpr):
-    """128 + byte / 256 of each of a word's bytes, in float32: its bits are 0x4300, the byte and 00.
-
-    Conversions have a fourth of the rate.
-    """
-    if CONVERT == "float":
-        values = tl.inline_asm_elementwise(
-            """
-            prmt.b32 $0, $4, 0x43000000, 0x7404;
-            prmt.b32 $1, $4, 0x43000000, 0x7414;
-            prmt.b32 $2, $4, 0x43000000, 0x7424;
-            prmt.b32 $3, $4, 0x43000000, 0x7434;
-            """,
-            "=&r,=&r,=&r,=&r,r",
-            [word],
-            dtype=(tl.float32, tl.float32, tl.float32, tl.float32),
-            is_pure=True,
-            pack=1,
-        )
-    else:
-        values = ()
-        for k in tl.static_range(4):
-            values += ((word >> (8 * k) & 255).to(tl.float32) * (1 / 256) + 128.0,)
-    return values
-
-
-@triton.jit
-def _halves(sums, total, CONVERT: tl.constexpr):
-    """A channel's sums as an operand of the product, (TH, columns), float16."""
-    rows: tl.constexpr = sums[0].shape[0] // QUAD
-    fours = ()
-    for k in tl.static_range(4):
-        words = ()
-        for w in tl.static_range(2):
-            if CONVERT == "half":
-                half = (sums[2 * w + k // 2] >> (k % 2 * 16)).to(tl.uint16).to(tl.float16, bitcast=True)
-            else:
-                half = (sums[4 * w + k] - (total * MIDDLE + 0.5)).to(tl.float16)
-            words += (tl.reshape(half, (rows, QUAD)),)  # type: ignore[assignment]
-        both = tl.permute(tl.join(words[0], words[1]), (0, 2, 1))  # type: ignore[misc]
-        fours += (tl.reshape(both, (rows, 2 * QUAD)),)  # type: ignore[assignment]
-    return _side_by_side(fours)
 
 
 def resample(
@@ -436,7 +233,7 @@ def _variant(images: Ragged, windows: torch.Tensor, outs: Ragged, interpolation:
     del options["NVIDIA"]
     if not is_nvidia(images.device):
         return options | {"CONVERT": "plain"}
-    convert = "half" if _most_taps(windows, interpolation) <= HALF_TAPS else "float"
+    convert = "half" if _mosttaps_of(windows, interpolation) <= HALF_TAPS else "float"
     return options | REGISTERS | {"CONVERT": convert}
 
 
@@ -460,7 +257,7 @@ def _run(options: dict[str, Any]) -> int:
     return int(max(options["GROUP"], 2))
 
 
-def _most_taps(windows: torch.Tensor, interpolation: str) -> int:
+def _mosttaps_of(windows: torch.Tensor, interpolation: str) -> int:
     """How many rows of a source at most are mixed into a row of its output."""
     if interpolation == "nearest":
         return 1
