@@ -103,21 +103,18 @@ def _added(
 
 @triton.jit
 def _read(at, count, WORDS: tl.constexpr):
-    """``SHARE`` bytes from each pointer on, of which the first ``count`` may be read: two words of four."""
+    """``SHARE`` bytes from each pointer on, of which the first ``count`` are wanted: two words of four."""
     if WORDS:
         both = tl.load(at.to(tl.pointer_type(tl.uint64), bitcast=True))
-        words = both.to(tl.uint32), (both >> 32).to(tl.uint32)
     else:
-        words = _gathered(at, count), _gathered(at + 4, count - 4)
-    return words
-
-
-@triton.jit
-def _gathered(at, count):
-    word = tl.load(at, count > 0, 0).to(tl.uint32)
-    for k in tl.static_range(1, 4):
-        word |= tl.load(at + k, count > k, 0).to(tl.uint32) << (8 * k)
-    return word
+        # They lie in two aligned words. Of words without any wanted byte, the last that has one is read again.
+        address = at.to(tl.int64)
+        first, last = address & -SHARE, (address + count - 1) & -SHARE
+        low = tl.load(tl.minimum(first, last).to(tl.pointer_type(tl.uint64)))
+        high = tl.load(tl.minimum(first + SHARE, last).to(tl.pointer_type(tl.uint64)))
+        bits = (address & (SHARE - 1)).to(tl.uint64) * 8
+        both = low >> bits | high << 1 << (63 - bits)
+    return both.to(tl.uint32), (both >> 32).to(tl.uint32)
 
 
 @triton.jit
