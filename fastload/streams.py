@@ -13,6 +13,7 @@ that names streams and events, and docs/streams.md tells the whole story.
 from __future__ import annotations
 
 import os
+import platform
 import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -43,9 +44,11 @@ __all__ = [
 _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 FEW_QUEUES = _QUEUES not in os.environ and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 os.environ.setdefault(_QUEUES, "32")
-# With queues of launches four times as long, the host gets 80 ms ahead of the device instead of 40 (ResNet-50), so that
-# a stall of the host as long costs nothing. CUDA reads this too when it is initialised.
-os.environ.setdefault("CUDA_SCALE_LAUNCH_QUEUES", "4x")
+# With longer queues of launches the host gets 80 ms ahead of the device instead of 40 (ResNet-50), so that a stall of
+# the host as long costs nothing. CUDA reads this too when it is initialised. Jetsons have hung with it, as
+# ggml-org/llama.cpp#19219 tells.
+if platform.machine() != "aarch64":
+    os.environ.setdefault("CUDA_SCALE_LAUNCH_QUEUES", "4x")
 
 # The CPU does its work at once, and Metal has one queue only: nothing can run beside the consumer there.
 STREAMLESS = ("cpu", "mps")

@@ -1,5 +1,6 @@
 """What ``import fastload`` brings, and what it must not."""
 
+import os
 import subprocess
 import sys
 
@@ -21,8 +22,20 @@ OPTIONAL = [
 ]
 
 
-def run(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+CUDA_SETTINGS = {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_SCALE_LAUNCH_QUEUES": "4x"}
+SETTINGS_ON = (
+    "import os, platform\n"
+    "import torch\n"
+    "platform.machine = lambda: '{}'\n"
+    "import fastload\n"
+    f"print(*(os.environ.get(name) for name in {list(CUDA_SETTINGS)}))"
+)
+
+
+def run(code: str, **environment: str) -> str:
+    kept = {name: value for name, value in os.environ.items() if name not in CUDA_SETTINGS}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=kept | environment).stdout.strip()
 
 
 def test_no_optional_package_is_imported():
@@ -39,6 +52,15 @@ def test_no_context_thread_or_log_handler_is_made():
         "print(before == after, torch.cuda.is_initialized(), logging.getLogger('fastload').handlers)"
     )
     assert run(code) == "True False []"
+
+
+@pytest.mark.parametrize("chosen", [{}, {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}, {"CUDA_SCALE_LAUNCH_QUEUES": "1x"}])
+def test_what_cuda_reads_once_is_set_unless_it_is(chosen):
+    assert run(SETTINGS_ON.format("x86_64"), **chosen).split() == list((CUDA_SETTINGS | chosen).values())
+
+
+def test_launch_queues_are_left_alone_where_longer_ones_have_hung():
+    assert run(SETTINGS_ON.format("aarch64")).split() == ["32", "None"]
 
 
 @pytest.mark.parametrize("module", [fastload, transforms, kernels])
