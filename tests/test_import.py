@@ -33,6 +33,7 @@ SETTINGS_ON = (
 
 
 def run(code: str, **environment: str) -> str:
+    # Those that this process's own fastload has set are left out.
     kept = {name: value for name, value in os.environ.items() if name not in CUDA_SETTINGS}
     command = [sys.executable, "-c", code]
     return subprocess.run(command, capture_output=True, text=True, check=True, env=kept | environment).stdout.strip()
