@@ -233,14 +233,14 @@ def _variant(images: Ragged, windows: torch.Tensor, outs: Ragged, interpolation:
     del options["NVIDIA"]
     if not is_nvidia(images.device):
         return options | {"CONVERT": "plain"}
-    convert = "half" if _mosttaps_of(windows, interpolation) <= HALF_TAPS else "float"
+    convert = "half" if _most_taps(windows, interpolation) <= HALF_TAPS else "float"
     return options | REGISTERS | {"CONVERT": convert}
 
 
 def _in_words(images: Ragged) -> bool:
     """Whether all rows begin at multiples of what a thread reads."""
-    address, _, _, channel, row, _ = images.table.numpy().T
-    return not ((address | channel | row) % SHARE.value).any()
+    begins = images.table.numpy()[:, [ADDRESS.value, CHANNEL.value, ROW.value]]
+    return not (begins % SHARE.value).any()
 
 
 def _offsets(images: Ragged) -> tl.dtype:
@@ -257,7 +257,7 @@ def _run(options: dict[str, Any]) -> int:
     return int(max(options["GROUP"], 2))
 
 
-def _mosttaps_of(windows: torch.Tensor, interpolation: str) -> int:
+def _most_taps(windows: torch.Tensor, interpolation: str) -> int:
     """How many rows of a source at most are mixed into a row of its output."""
     if interpolation == "nearest":
         return 1
