@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 import weakref
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -237,10 +238,17 @@ def test_g06_close_does_not_wait_for_a_worker_that_hangs():
     dataset.release.set()
 
 
+@contextmanager
 def script(code, *, within=()):
     """A process of its own, with those that it starts; ``within`` is what runs it."""
     command = [*within, sys.executable, "-c", "import torch, fastload as fl\n" + code]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes, start_new_session=True) as process:
+        try:
+            yield process
+        except BaseException:  # a test that failed would wait for the process to end
+            process.kill()
+            raise
 
 
 def output_of(code, *, within=()):
@@ -490,6 +498,7 @@ def test_g06_an_interrupt_in_any_phase_is_the_loops_and_leaves_nothing():
         for phase in ("iter", "first batch", "transform", "end"):
             for _workers in (0, 2):
                 assert process.stdout.readline() == f"{phase}\n"
+                time.sleep(0.5)  # until the main thread waits: of a signal just before, it learns when the wait ends
                 os.killpg(process.pid, signal.SIGINT)  # as a terminal does: workers get it too
                 assert [process.stdout.readline() for _ in range(2)] == ["interrupted\n", "[] []\n"]
         assert process.stdout.readline() == "close\n"
