@@ -111,17 +111,17 @@ def find(batch: Any, kind: type) -> dict[Path, Any]:
     >>> find({"a": 1, "b": [2.0, 3]}, int)
     {('a',): 1, ('b', 1): 3}
     """
-    found: dict[Path, Any] = {}
+    return dict(_of_kind(batch, kind, ()))
 
-    def visit(value: Any, path: Path) -> None:
-        if isinstance(value, kind):
-            found[path] = value
-        elif not isinstance(value, torch.Tensor):
-            for key, child in children_of(value) or ():
-                visit(child, (*path, key))
 
-    visit(batch, ())
-    return found
+def _of_kind(value: Any, kind: type, path: Path) -> Iterator[tuple[Path, Any]]:
+    # No function within `find` that calls itself: it would be in a cycle with what it has found, files of a batch
+    # among it, which only Python's cycle collector frees.
+    if isinstance(value, kind):
+        yield path, value
+    elif not isinstance(value, torch.Tensor):
+        for key, child in children_of(value) or ():
+            yield from _of_kind(child, kind, (*path, key))
 
 
 def at(batch: Any, path: Path) -> Any:

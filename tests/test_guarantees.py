@@ -26,6 +26,7 @@ from torchvision.models import resnet18
 import fastload as fl
 from fastload import transforms as T
 from tests.batches import ClassicPrefetcher, Numbered, NumberedBatches, numbered_loader
+from tests.files import jpeg
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF_A_MILLISECOND = 1_000_000  # in cycles of the GPU's clock, roughly
@@ -361,6 +362,35 @@ def test_g04_memory_is_bounded_for_a_consumer_that_changes_streams():
     torch.cuda.synchronize()
     # Active memory counts what has been let go of until the allocator may give it out again.
     assert torch.cuda.memory_stats()["active_bytes.all.peak"] - before < (1 + 2 + 0.1) * size
+
+
+class NotingBlocks(DataLoader):
+    """Notes how many of the batches of files that it has yielded are alive."""
+
+    def __iter__(self):
+        self.blocks, self.most = weakref.WeakSet(), 0
+        for batch in super().__iter__():
+            self.blocks.add(batch[0])
+            self.most = max(self.most, len(self.blocks))
+            yield batch
+            del batch
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_g04_batches_of_files_are_let_go_of_without_the_cycle_collector(workers):
+    """Large trainings run with ``gc.disable()``: a cycle that holds a batch would be kept until the end."""
+    files = [(jpeg(32, 32), number) for number in range(200)]
+    wrapped = NotingBlocks(files, 4, num_workers=workers, collate_fn=fl.collate)
+    transform = T.Compose([T.DecodeJpeg(), T.RandomResizedCrop(16)])
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in fl.PrefetchLoader(wrapped, transform=transform, device="cpu", depth=2):
+            pass
+        assert wrapped.most <= 2 + 2 + 1  # one more where files are decoded
+        assert not wrapped.blocks
+    finally:
+        gc.enable()
 
 
 # G5: errors

@@ -102,14 +102,15 @@ VARIANTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 def _per_tensor(side: SideStream | NoStream) -> Send:
     """The loop of many training scripts; where device and host are one, it copies too."""
 
-    def send(batch: Any) -> Any:
-        if isinstance(batch, torch.Tensor):
-            return batch.to(side.device, non_blocking=True, copy=True)
-        if isinstance(batch, dict):
-            return {key: send(value) for key, value in batch.items()}
-        return type(batch)(send(value) for value in batch)
+    return lambda batch: _sent(batch, side.device)
 
-    return send
+
+def _sent(batch: Any, device: torch.device) -> Any:
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True, copy=True)
+    if isinstance(batch, dict):
+        return {key: _sent(value, device) for key, value in batch.items()}
+    return type(batch)(_sent(value, device) for value in batch)
 
 
 def _fastload(side: SideStream | NoStream) -> Send:
