@@ -12,11 +12,11 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from queue import Empty, SimpleQueue
 from typing import Any
 
 import torch
 
+from fastload.channel import Channel
 from fastload.fetching import Fetched, Fetcher
 from fastload.preparation import Arrival, Preparation
 from fastload.progress import Position
@@ -46,7 +46,7 @@ class _Failure:
     error: BaseException
 
 
-Arrivals = SimpleQueue[tuple[Arrival, Position, Place] | _Failure | _End]
+Arrivals = Channel[tuple[Arrival, Position, Place] | _Failure | _End]
 
 
 class Pass(Iterator[Any]):
@@ -56,11 +56,12 @@ class Pass(Iterator[Any]):
         self._side = prepare.side
         self._progress = fetcher.progress
         self._room = room = fetcher.room
-        self._arrivals: Arrivals = SimpleQueue()
+        self._arrivals: Arrivals = Channel()
         self.ended = threading.Event()
         work = fetcher, prepare, self._arrivals, self.ended
         self.thread = threading.Thread(target=_feed, args=work, name="fastload-prefetch", daemon=True)
         self._turn = threading.Lock()
+        self._is_broken = False
         try:
             self.thread.start()
             _running[self.thread] = room, self.ended
@@ -72,6 +73,11 @@ class Pass(Iterator[Any]):
 
     def __next__(self) -> Any:
         with self._turn:
+            if self._is_broken:
+                raise RuntimeError(
+                    "an interrupt or an error ended this pass while it handed over a batch, which is lost: iterate over "
+                    "the loader anew"
+                )
             if not self.close.alive:
                 raise StopIteration
             try:
@@ -79,7 +85,7 @@ class Pass(Iterator[Any]):
             except BaseException:
                 self.close()
                 raise
-            came = self._arrivals.get()
+            came = self._arrivals.first()  # if a signal handler raises meanwhile, the next call goes on here
             if isinstance(came, _End):
                 self._progress.ended = came is _End.EXHAUSTED
                 self.close()
@@ -101,7 +107,8 @@ class Pass(Iterator[Any]):
                 raise came.error
             finally:
                 del came  # or the error would keep itself
-        arrival, position, place = came
+        self._is_broken = True
+        arrival, position, place = self._arrivals.take()
         consumer = self._side.consumer()
         self._room.receive(place, consumer)
         if arrival.remark:
@@ -110,6 +117,7 @@ class Pass(Iterator[Any]):
         self._side.hand_over(sent.memory, arrival.ready, consumer)
         batch = move_own(sent.batch, self._side.device) if sent.has_own else sent.batch
         self._progress.yielded = position
+        self._is_broken = False
         return batch
 
 
@@ -169,9 +177,7 @@ def _close(thread: threading.Thread, ended: threading.Event, arrivals: Arrivals,
     room.close()
     if thread is not threading.current_thread():  # where the garbage collector may have found the pass
         _wait_for(thread, ended, time.monotonic() + GRACE)
-    with contextlib.suppress(Empty):
-        while True:
-            arrivals.get_nowait()
+    arrivals.clear()
     arrivals.put(_End.CLOSED)  # for a consumer that waits in another thread
     if not thread.is_alive():
         room.reopen()

@@ -511,6 +511,46 @@ def test_g06_an_interrupt_in_any_phase_is_the_loops_and_leaves_nothing():
         os.killpg(process.pid, 0)  # nobody is left
 
 
+ALARMED = """
+import signal, time
+from torch.utils.data import DataLoader, TensorDataset
+
+class Slow(TensorDataset):
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return super().__getitem__(index)
+
+def alarm(signal, frame):
+    raise TimeoutError
+
+signal.signal(signal.SIGALRM, alarm)
+loader = fl.PrefetchLoader(DataLoader(Slow(torch.arange(400))), device="cpu")
+alarms = passes = 0
+while passes < 3:
+    passes += 1
+    numbers, end, batches = [], None, iter(loader)
+    while end is None:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.0021)
+            try:
+                numbers.append(int(next(batches)[0]))
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        except TimeoutError:
+            alarms += 1
+        except (StopIteration, RuntimeError) as error:
+            end = error
+    # A batch may be lost between next() and append() only, where no iterator can help.
+    assert numbers == sorted(set(numbers)) and len(numbers) > 380 or "handed over a batch" in str(end), (numbers, end)
+print("alarms:", alarms > 30)
+"""
+
+
+def test_g05_an_alarm_within_next_neither_hangs_nor_loses_a_batch():
+    output, errors = output_of(ALARMED)
+    assert output == "alarms: True\n", errors
+
+
 EXITING = """
 import signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background passes on that it is ignored

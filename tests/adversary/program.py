@@ -13,7 +13,7 @@ from unittest import mock
 import torch
 
 import fastload as fl
-from fastload import arena, fetching, loader, prefetch, preparation, ring, room, static, streams, transfer
+from fastload import arena, channel, fetching, loader, prefetch, preparation, ring, room, static, streams, transfer
 from fastload.nested import map_movable
 from tests.adversary.device import DEVICE, Device, DeviceTensor, Point, Stream
 from tests.adversary.schedule import Abandoned, Host, Schedule, Threading, one_core
@@ -542,7 +542,7 @@ def _check_that_all_is_free(device: Device) -> None:
         raise Finding(f"{len(taken)} blocks are taken when all is done")
 
 
-MODULES = (arena, fetching, loader, prefetch, preparation, ring, room, static, streams, transfer)
+MODULES = (arena, channel, fetching, loader, prefetch, preparation, ring, room, static, streams, transfer)
 PREEMPTED = [module.__file__ for module in MODULES]
 
 
@@ -565,7 +565,7 @@ def simulated(device: Device, small: int) -> Iterator[None]:
                 transfer, "is_plain", lambda value: isinstance(value, DeviceTensor) or arena.is_plain(value)
             ),
             mock.patch.object(prefetch, "threading", threading),
-            mock.patch.object(prefetch, "SimpleQueue", threading.SimpleQueue),
+            mock.patch.object(channel, "SimpleQueue", threading.SimpleQueue),
             mock.patch.object(room, "SimpleQueue", threading.SimpleQueue),
             mock.patch.object(prefetch.Pass, "__hash__", lambda one_pass: hash(one_pass.thread)),
         ):

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import count
-from queue import Empty
 from typing import Any, Protocol
 
 
@@ -328,7 +327,5 @@ class SimpleQueue:
         self._schedule.pause(lambda: self._items)
         return self._items.popleft()
 
-    def get_nowait(self) -> Any:
-        if not self._items:
-            raise Empty
-        return self._items.popleft()
+    def empty(self) -> bool:
+        return not self._items
