@@ -58,12 +58,13 @@ def received(owner: int, descriptor: int, name: int, capacity: int, size: int, h
     """
     memory = _mapped(owner, descriptor, name, capacity)
     view = memoryview(memory)[:size]
-    weakref.finalize(view, _release, memory, capacity + holder).atexit = False
+    weakref.finalize(view, _release, memory, capacity + holder, os.getpid()).atexit = False
     return torch.frombuffer(view, dtype=torch.uint8)
 
 
-def _release(memory: mmap.mmap, holder: int) -> None:
-    memory[holder : holder + 1] = FREE
+def _release(memory: mmap.mmap, holder: int, receiver: int) -> None:
+    if os.getpid() == receiver:  # a process forked from it has the block too, and not the right to give it back
+        memory[holder : holder + 1] = FREE
 
 
 # What child processes have handed to this one, by its name. To map memory anew, and to take it apart again, costs as

@@ -163,6 +163,19 @@ def test_what_was_inherited_by_a_fork_is_not_used_again():
     assert (mine.block == 1).all()
 
 
+def test_g01_a_forked_child_that_lets_go_of_a_batch_does_not_give_it_back():
+    loader = iter(DataLoader(FILES * 20, batch_size=4, num_workers=1, collate_fn=collate))
+    held = [next(loader) for _ in range(3)]
+    expected = [files.block.clone() for files in held]
+    pid = os.fork()
+    if pid == 0:
+        held.clear()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    for _ in loader:  # the worker fills whatever is free
+        assert all(torch.equal(files.block, block) for files, block in zip(held, expected, strict=True))
+
+
 def test_memory_that_is_too_small_is_not_used_again():
     small = Shared(10_000)
     address = small.block.data_ptr()
