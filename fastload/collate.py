@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -22,6 +23,7 @@ from fastload.shared import Shared
 __all__ = ["collate"]
 
 TARGETS = (tv_tensors.BoundingBoxes, tv_tensors.Mask, tv_tensors.KeyPoints)
+MOST_BYTES = 2**30  # of a file; the largest image that Pillow decodes by default has 268 MB of pixels
 TARGET_NAMES = {"boxes", "masks", "keypoints"}  # torchvision's detection models call them so
 
 
@@ -172,9 +174,19 @@ def _read(file: Any) -> bytes:
         return np.asarray(file).tobytes()
     try:
         with open(file, "rb", buffering=0) as opened:
-            return opened.read()
+            return _read_bounded(opened)
     except ValueError as error:  # no path can be such, one with a zero byte in it for example
         raise UndecodableError(f"{type(error).__name__}: {error}") from error
+
+
+def _read_bounded(file: io.FileIO) -> bytes:
+    size = os.fstat(file.fileno()).st_size
+    if 0 < size <= MOST_BYTES:
+        return file.read()
+    data = io.BufferedReader(file).read(MOST_BYTES + 1) if size == 0 else b""  # pipes and devices have no size
+    if max(size, len(data)) > MOST_BYTES:
+        raise UndecodableError(f"it has {max(size, len(data)):,} bytes; at most {MOST_BYTES:,} are read of a file")
+    return data
 
 
 def _examined(data: bytes, *, decode: bool) -> _Content:

@@ -7,6 +7,7 @@ import io
 import math
 import warnings
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 import torch
@@ -18,6 +19,10 @@ from torchvision.io import ImageReadMode, decode_jpeg
 __all__ = ["UndecodableError", "jpeg_pixels", "most_pixels", "pixels"]
 
 BEGINNING = 8  # bytes of a file, enough to tell what it is
+
+# What is opened: raster formats that Pillow decodes itself. Pillow hands others to programs of the machine, such as EPS,
+# whatever the file is called, to Ghostscript.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "AVIF", "TGA", "ICO", "QOI")
 
 
 class UndecodableError(ValueError):
@@ -35,14 +40,14 @@ def pixels(data: bytes) -> NDArray[np.uint8]:
     in a manner that Pillow cannot read, the image stays as it is stored.
 
     Args:
-        data: any file that Pillow reads.
+        data: a file of one of ``FORMATS``.
 
     Raises:
-        UndecodableError: Pillow cannot decode all of it, or it has more than ``PIL.Image.MAX_IMAGE_PIXELS``, of which
+        UndecodableError: it is of no such format, Pillow cannot decode all of it, or it has more than ``PIL.Image.MAX_IMAGE_PIXELS``, of which
             none is decoded then.
     """
     try:
-        with _quiet(), Image.open(io.BytesIO(data)) as image:
+        with _quiet(), Image.open(io.BytesIO(data), formats=_formats()) as image:
             _refuse_bomb(*image.size)
             image.load()
             with contextlib.suppress(Exception):  # unreadable metadata, behind which the pixels are whole
@@ -66,6 +71,13 @@ def jpeg_pixels(data: bytes) -> NDArray[np.uint8]:
             raise UndecodableError(f"torchvision: {error}") from error
     rows: NDArray[np.uint8] = image.permute(1, 2, 0).numpy()
     return rows
+
+
+@cache
+def _formats() -> tuple[str, ...]:
+    """Those of ``FORMATS`` that this Pillow was built with."""
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
 def most_pixels() -> float:
@@ -99,5 +111,5 @@ def _reason(error: Exception, data: bytes) -> str:
     if not data:
         return "the file is empty"
     if isinstance(error, UnidentifiedImageError):
-        return f"no image that Pillow knows: {len(data):,} bytes that begin with {data[:BEGINNING]!r}"
+        return f"no image of {', '.join(_formats())}: {len(data):,} bytes that begin with {data[:BEGINNING]!r}"
     return f"{type(error).__name__}: {error}"

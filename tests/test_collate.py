@@ -4,6 +4,7 @@ import collections
 import errno
 import os
 import warnings
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -120,6 +121,17 @@ def test_a_path_that_cannot_be_read_is_bad_with_its_reason(tmp_path, path):
     assert os.strerror(errno.EISDIR) in files.problems[2]
     assert "null byte" in files.problems[3]
     assert contents(files)[1] == FILE
+
+
+def test_a_file_of_more_bytes_than_are_read_is_bad(tmp_path, monkeypatch):
+    sparse = tmp_path / "sparse.jpg"
+    with sparse.open("wb") as file:
+        file.truncate(2**40)
+    assert "it has 1,099,511,627,776 bytes; at most 1,073,741,824 are read" in collate([sparse]).problems[0]
+    monkeypatch.setattr(import_module("fastload.collate"), "MOST_BYTES", 1000)
+    endless = collate([Path("/dev/zero"), FILE])
+    assert list(endless.problems) == [0]
+    assert "at most 1,000 are read of a file" in endless.problems[0]
 
 
 def test_nothing_but_bad_files_is_a_batch_too():

@@ -1,11 +1,13 @@
 """One file through Pillow: its pixels or a reason."""
 
+import io
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from fastload.pixels import UndecodableError, pixels
-from tests.files import BASELINE, BROKEN, OTHERS, by_pillow, inserted, jpeg, saved
+from tests.files import BASELINE, BROKEN, OTHERS, by_pillow, inserted, jpeg, picture, saved
 
 
 def test_they_are_pillows():
@@ -23,13 +25,21 @@ def test_what_pillow_refuses_has_a_reason():
     assert [name for name, data in BROKEN.items() if by_pillow(data) is not None] == []
     beginnings = {
         "empty": "the file is empty",
-        "garbage": "no image that Pillow knows: 15 bytes that begin with b'no image'",
+        "garbage": "no image of JPEG, PNG, WEBP, GIF",
         "truncated": "OSError: image file is truncated",
         "bomb": "DecompressionBombError: Image size (4294836225 pixels) exceeds limit",
     }
     reasons = {name: reason(data) for name, data in BROKEN.items()}
     assert all(reasons.values())
     assert {name: reasons[name][: len(text)] for name, text in beginnings.items()} == beginnings
+
+
+def test_no_file_makes_pillow_run_a_program(monkeypatch):
+    """Encapsulated PostScript, whatever it is called, would be run by Ghostscript where that is installed."""
+    eps = saved(picture(), "EPS")
+    monkeypatch.setattr(Image.Image, "load", lambda _: pytest.fail("opened"))
+    assert Image.open(io.BytesIO(eps)).format == "EPS"
+    assert "no image of JPEG, PNG" in reason(eps)
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
