@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -10,19 +10,20 @@ from torchvision import tv_tensors
 
 from fastload import kernels
 from fastload.masks import map_masks, resample_masks
-from fastload.nested import find, put
+from fastload.nested import Path, find, put
 from fastload.targets import Targets, matrices_of
 from fastload.transforms.work import Move
 
 __all__ = ["followed"]
 
 
-def followed(batch: Any, moves: list[Move], send: Callable[[Any], Any]) -> Any:
+def followed(batch: Any, images: Mapping[Path, torch.Tensor], moves: list[Move], send: Callable[[Any], Any]) -> Any:
     """``batch`` with its targets where the pixels have moved to, masks on the device, to which ``send`` brings them.
 
-    Boxes and keypoints are few, and stay on the host: rows can be dropped there without waiting for the device.
+    ``images`` are those in ``batch`` by their paths, moved already. Boxes and keypoints are few, and stay on the host:
+    rows can be dropped there without waiting for the device.
     """
-    targets = Targets.of(batch)
+    targets = Targets.of(batch, images)
     if targets is None:
         return batch
     for move in moves:
@@ -33,16 +34,16 @@ def followed(batch: Any, moves: list[Move], send: Callable[[Any], Any]) -> Any:
     masks = find(batch, tv_tensors.Mask)
     batch = put(batch, send(masks))
     for move in moves if masks else ():
-        batch = _masks_moved(batch, move)
+        batch = _masks_moved(batch, images, move)
     return batch
 
 
-def _masks_moved(batch: Any, move: Move) -> Any:
+def _masks_moved(batch: Any, images: Mapping[Path, torch.Tensor], move: Move) -> Any:
     if move.windows is not None:
-        return resample_masks(batch, move.windows, move.size, kernels.resample)
+        return resample_masks(batch, move.windows, move.size, kernels.resample, images)
     assert move.warp is not None
     warp = move.warp
-    return map_masks(batch, lambda planes, rows: kernels.warp(planes, warp[rows], dtype=torch.uint8))
+    return map_masks(batch, lambda planes, rows: kernels.warp(planes, warp[rows], dtype=torch.uint8), images)
 
 
 def _map_of(move: Move) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, MutableSequence, Sequence
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,11 @@ import torch
 from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat, KeyPoints, Mask
 
 from fastload.images import find_images, is_single
-from fastload.nested import Path, children_of
+from fastload.nested import Path, children_of, movables
 
-__all__ = ["FROM_CORNERS", "TO_CORNERS", "Layout", "Target", "name_of", "of_kind", "one_size", "retyped"]
+__all__ = ["FROM_CORNERS", "TO_CORNERS", "Layout", "Target", "has_targets", "name_of", "of_kind", "one_size", "retyped"]
+
+TARGETS = (BoundingBoxes, KeyPoints, Mask)
 
 PER_IMAGE = frozenset({"image_id", "size", "orig_size", "image_size", "original_size", "canvas_size"})
 
@@ -77,12 +79,12 @@ class Layout:
     alone: bool  # it is one image, not a batch or a list of them
 
     @classmethod
-    def of(cls, batch: Any) -> Layout | None:
-        """None if the batch has no targets."""
+    def of(cls, batch: Any, images: Mapping[Path, torch.Tensor] | None = None) -> Layout | None:
+        """None if the batch has no targets; ``images`` are found by torchvision's rule if they are not known."""
         entries = dict(_walk(batch))
-        if not any(isinstance(entry, BoundingBoxes | KeyPoints | Mask) for entry in entries.values()):
+        if not any(isinstance(entry, TARGETS) for entry in entries.values()):
             return None
-        images = find_images(batch)
+        images = find_images(batch) if images is None else images
         first, image = next(iter(images.items()))
         single = is_single(image)
         listed = single and len(first) > 1 and isinstance(first[-1], int)
@@ -97,7 +99,7 @@ class Layout:
 
     def targets(self) -> Iterator[Target]:
         for path, value in self.entries.items():
-            if isinstance(value, BoundingBoxes | KeyPoints | Mask):
+            if isinstance(value, TARGETS):
                 sample, free = self.place(path)
                 if sample is None and value.shape[0] != self.samples:
                     raise TypeError(
@@ -132,6 +134,11 @@ class Layout:
             if free and free[-1] not in PER_IMAGE and path not in self.images:
                 fields[sample, free[:-1]].append((path, value))
         return fields
+
+
+def has_targets(batch: Any) -> bool:
+    """Whether there are boxes, masks or keypoints in it."""
+    return any(isinstance(tensor, TARGETS) for tensor in movables(batch))
 
 
 def _walk(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torchvision.tv_tensors import Mask
 
 from fastload.layout import Layout, Target, of_kind, one_size, retyped
-from fastload.nested import map_movable
+from fastload.nested import Path, map_movable
 from fastload.ragged import Ragged
 
 __all__ = ["map_masks", "resample_masks"]
 
 
-def map_masks(batch: Any, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Any:
+def map_masks(
+    batch: Any,
+    function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    images: Mapping[Path, torch.Tensor] | None = None,
+) -> Any:
     """``batch`` with its masks moved by ``function(planes, rows)``.
 
     >>> batch = torch.zeros(2, 3, 4, 4), Mask(torch.arange(32).view(2, 4, 4))
@@ -27,8 +31,9 @@ def map_masks(batch: Any, function: Callable[[torch.Tensor, torch.Tensor], torch
     ``planes``: uint8 (M, B, H, W), the masks of one tensor, their values as B bytes each, so that a kernel that takes
     the nearest pixel of uint8 images moves masks of any dtype; what it fills with 0 is 0 then. ``rows``: int64 (M,) on
     the CPU, the image to which each mask belongs. The result is of the same kind: (M, B, any height, any width).
+    ``images``: those of ``batch``, by their paths; by default as :func:`fastload.images.find_images` finds them.
     """
-    layout = Layout.of(batch)
+    layout = Layout.of(batch, images)
     if layout is None:
         return batch
     moved = {target.path: _moved(target, layout.samples, function) for target in of_kind(Mask, list(layout.targets()))}
@@ -36,7 +41,11 @@ def map_masks(batch: Any, function: Callable[[torch.Tensor, torch.Tensor], torch
 
 
 def resample_masks(
-    batch: Any, windows: torch.Tensor, size: tuple[int, int] | torch.Tensor, resample: Callable[..., Any]
+    batch: Any,
+    windows: torch.Tensor,
+    size: tuple[int, int] | torch.Tensor,
+    resample: Callable[..., Any],
+    images: Mapping[Path, torch.Tensor] | None = None,
 ) -> Any:
     """``batch`` with its masks cut, resized and mirrored as their images are, to the nearest pixel.
 
@@ -51,6 +60,7 @@ def resample_masks(
         windows: int32 (N, 10), of the images, as :func:`fastload.kernels.resample` takes them.
         size: of the images, as that takes it.
         resample: that function.
+        images: as :func:`map_masks` takes them.
 
     Raises:
         ValueError: a mask is batched, and ``size`` differs from image to image.
@@ -61,7 +71,7 @@ def resample_masks(
         moved: torch.Tensor = resample(Ragged.of(planes), windows[rows], out, interpolation="nearest")[0]
         return moved
 
-    return map_masks(batch, move)
+    return map_masks(batch, move, images)
 
 
 def _moved(

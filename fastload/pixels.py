@@ -20,8 +20,8 @@ __all__ = ["UndecodableError", "jpeg_pixels", "most_pixels", "pixels"]
 
 BEGINNING = 8  # bytes of a file, enough to tell what it is
 
-# What is opened: raster formats that Pillow decodes itself. Pillow hands others to programs of the machine, such as EPS,
-# whatever the file is called, to Ghostscript.
+# The formats that are opened: those that Pillow decodes itself. EPS files, whatever their name, it would hand to
+# Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "AVIF", "TGA", "ICO", "QOI")
 
 
@@ -43,8 +43,8 @@ def pixels(data: bytes) -> NDArray[np.uint8]:
         data: a file of one of ``FORMATS``.
 
     Raises:
-        UndecodableError: it is of no such format, Pillow cannot decode all of it, or it has more than ``PIL.Image.MAX_IMAGE_PIXELS``, of which
-            none is decoded then.
+        UndecodableError: it is of no such format, Pillow cannot decode all of it, or it has more than
+            ``PIL.Image.MAX_IMAGE_PIXELS``, of which none is decoded then.
     """
     try:
         with _quiet(), Image.open(io.BytesIO(data), formats=_formats()) as image:

@@ -75,8 +75,8 @@ class Pass(Iterator[Any]):
         with self._turn:
             if self._is_broken:
                 raise RuntimeError(
-                    "an interrupt or an error ended this pass while it handed over a batch, which is lost: iterate over "
-                    "the loader anew"
+                    "an interrupt or an error ended this pass while it handed over a batch, which is lost: iterate "
+                    "over the loader anew"
                 )
             if not self.close.alive:
                 raise StopIteration
@@ -108,7 +108,8 @@ class Pass(Iterator[Any]):
             finally:
                 del came  # or the error would keep itself
         self._is_broken = True
-        arrival, position, place = self._arrivals.take()
+        arrival, position, place = came
+        self._arrivals.take()
         consumer = self._side.consumer()
         self._room.receive(place, consumer)
         if arrival.remark:

@@ -15,10 +15,10 @@ from fastload.decoder import Decoded
 from fastload.encoded import EncodedImages
 from fastload.following import followed
 from fastload.images import find_images, find_labels, is_single, remark_on_range
-from fastload.nested import Path, at, find, put, take_rows
+from fastload.layout import has_targets
+from fastload.nested import Path, at, find, put, take_rows, tensors
 from fastload.static import Slot
 from fastload.streams import NoStream, SideStream
-from fastload.targets import Targets
 from fastload.transfer import Sent, Transfer
 from fastload.transforms import Compose, Key, Normalize, RandomHorizontalFlip, Transform
 from fastload.transforms.batch import Batch
@@ -72,7 +72,7 @@ class Preparation:
         if self._transform is not None:
             images = find(batch, EncodedImages) or find_images(batch)
             remark = self._remark(images)
-            if Targets.of(batch) is None:  # all copies are queued before any transform; boxes are moved on the host
+            if not has_targets(batch):  # all copies are queued before any transform; boxes are moved on the host
                 batch = self._transfer.move(batch)
                 images = {path: at(batch, path) for path in images}
             batch = self._transformed(batch, images, self._transform, decoded or {})
@@ -100,10 +100,10 @@ class Preparation:
         most = max(samples for _, samples in done)
         self._key = self._key.advanced(most)
         self.samples += most
-        return self._followed(put(batch, results), done)
+        return self._followed(put(batch, results), _by_path(results), done)
 
-    def _followed(self, batch: Any, done: list[tuple[Batch, int]]) -> Any:
-        """``batch`` with what belongs to its images as they are now; None if all have been skipped."""
+    def _followed(self, batch: Any, images: dict[Path, torch.Tensor], done: list[tuple[Batch, int]]) -> Any:
+        """``batch`` with what belongs to ``images``, which are in it; None if all have been skipped."""
         for group, samples in done:
             self._counts.update(group.counts)
             if group.kept is not None:
@@ -113,7 +113,7 @@ class Preparation:
             return None
         for mix in first.mixes:
             batch = put(batch, {path: mix(labels) for path, labels in find_labels(batch, len(first)).items()})
-        return followed(batch, first.moves, self._transfer.move) if first.moves else batch
+        return followed(batch, images, first.moves, self._transfer.move) if first.moves else batch
 
     @contextmanager
     def _group(self, images: list[Any], decoded: Decoded | None) -> Iterator[tuple[Batch, int]]:
@@ -154,6 +154,11 @@ def _returned(group: Batch, images: dict[Path, Any]) -> dict[Path, Any]:
     if len(images) == 1:
         return dict.fromkeys(images, result)
     return {path: _typed(new, like=old) for (path, old), new in zip(images.items(), result, strict=True)}
+
+
+def _by_path(results: dict[Path, Any]) -> dict[Path, torch.Tensor]:
+    """Each tensor of the results; images of different sizes are in a list where their files were."""
+    return {(*path, *inner): image for path, result in results.items() for inner, image in tensors(result).items()}
 
 
 def _typed(image: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

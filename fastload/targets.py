@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableSequence
+from collections.abc import Iterator, Mapping, MutableSequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,15 +46,18 @@ class Targets:
     points: torch.Tensor  # float64 (P, 2)
     point_rows: torch.Tensor
     sizes: torch.Tensor | None = None  # of the images, once targets have followed them
+    images: Mapping[Path, torch.Tensor] | None = None  # where that is known
 
     @classmethod
-    def of(cls, batch: Any) -> Targets | None:
+    def of(cls, batch: Any, images: Mapping[Path, torch.Tensor] | None = None) -> Targets | None:
         """The targets of ``batch``; None if there are none.
+
+        ``images`` are those of ``batch``, by their paths; by default as :func:`fastload.images.find_images` finds them.
 
         Raises:
             TypeError: boxes are rotated; a target holds two tensors of boxes; or it cannot be told whose a target is.
         """
-        layout = Layout.of(batch)
+        layout = Layout.of(batch, images)
         if layout is None:
             return None
         found = list(layout.targets())
@@ -73,6 +76,7 @@ class Targets:
             whole=_have_area(corners),
             points=places,
             point_rows=point_rows,
+            images=images,
         )
 
     def follow(
@@ -137,7 +141,7 @@ class Targets:
         losers = [
             (each, keep) for each, keep in zip(boxes, kept, strict=True) if each.sample is not None and not keep.all()
         ]
-        layout = Layout.of(batch) if losers else None
+        layout = Layout.of(batch, self.images) if losers else None
         fields = layout.fields() if layout else {}
         for target, keep in losers:
             rows = keep.nonzero().flatten()

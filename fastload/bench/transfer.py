@@ -101,7 +101,6 @@ VARIANTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 def _per_tensor(side: SideStream | NoStream) -> Send:
     """The loop of many training scripts; where device and host are one, it copies too."""
-
     return lambda batch: _sent(batch, side.device)
 
 
