@@ -8,12 +8,12 @@
 """
 
 from fastload import data, kernels, transforms
-from fastload.collate import collate
-from fastload.evaluation import evaluate
+from fastload.data.collate import collate
 from fastload.loader import PrefetchLoader
-from fastload.memory import StageMemory
-from fastload.static import Static
-from fastload.step import StepOutput, TrainStep
+from fastload.prefetch.static import Static
+from fastload.training.evaluation import evaluate
+from fastload.training.memory import StageMemory
+from fastload.training.step import StepOutput, TrainStep
 
 __all__ = [
     "PrefetchLoader",

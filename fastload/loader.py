@@ -14,15 +14,15 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from fastload.decoder import Decoder
-from fastload.fetching import Fetcher
-from fastload.order import Order
-from fastload.prefetch import Pass
-from fastload.preparation import Preparation
-from fastload.progress import Progress
-from fastload.resumption import Resumption, state_after
-from fastload.room import Room
-from fastload.static import Static
+from fastload.prefetch.decode_ahead import Decoder
+from fastload.prefetch.fetcher import Fetcher
+from fastload.prefetch.iterator import Pass
+from fastload.prefetch.preparer import Preparation
+from fastload.prefetch.slots import Room
+from fastload.prefetch.static import Static
+from fastload.resume.position import Progress
+from fastload.resume.samplers import Order
+from fastload.resume.state import Resumption, state_after
 from fastload.streams import side_stream
 from fastload.transforms import Compose, Key, Normalize
 

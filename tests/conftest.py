@@ -75,7 +75,7 @@ def repeatable():
 @pytest.fixture
 def late(monkeypatch):
     """A training step's host learns of an update when it has to, as on a GPU, on the CPU too."""
-    from fastload import outcome  # noqa: PLC0415
+    from fastload.training import update_result as outcome  # noqa: PLC0415
     from tests.handwritten import LateReadout  # noqa: PLC0415
 
     monkeypatch.setattr(outcome, "Readout", LateReadout)

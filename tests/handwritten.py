@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from fastload.step import TrainStep
 from fastload.streams import Readout
+from fastload.training.step import TrainStep
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fastload.step import TrainStep
+from fastload.training.step import TrainStep
 from tests.lives import be_born, forked
 
 BATCHES, BATCH = 10, 8  # with windows of 4, the last is of 2

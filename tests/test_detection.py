@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fastload.bench import WrongValuesError
-from fastload.bench.detection import DETECTION_RESIZE
+from fastload.bench.subjects.detection import DETECTION_RESIZE
 
 CPU = torch.device("cpu")
 BATCH, SIDE = 64, 32

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 import fastload as fl
 from fastload import transforms as T
 from fastload.streams import NoStream
-from fastload.transfer import Transfer
+from fastload.transfer.transfer import Transfer
 from tests.adversary.program import play
 from tests.adversary.soak import drawn
 from tests.files import jpeg

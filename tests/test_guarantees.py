@@ -1144,7 +1144,7 @@ def test_g09_a_sample_is_augmented_alike_on_cpu_and_gpu():
     assert (augmented("cuda") - augmented("cpu")).abs().max() <= largest
 
 
-# G10: resume; tests/test_lives.py kills processes, tests/test_resume.py has it with many samplers
+# G10: resume; tests/resume/test_lives.py kills processes, tests/resume/test_resume.py has it with many samplers
 
 
 class RampStream(IterableDataset):

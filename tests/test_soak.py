@@ -4,7 +4,7 @@ import sys
 
 import torch
 
-from fastload.prefetch import Pass
+from fastload.prefetch.iterator import Pass
 from tests import soak
 from tests.adversary import soak as adversary_soak
 

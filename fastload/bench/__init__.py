@@ -7,10 +7,10 @@ PosixPath('benchmarks/results/kernels--nvidia-h200.json')
 benchmarks/README.md says what is timed and how.
 """
 
-from fastload.bench.check import WrongValuesError
-from fastload.bench.result import Result
+from fastload.bench.harness.check import WrongValuesError
+from fastload.bench.harness.result import Result
+from fastload.bench.harness.suite import Suite
+from fastload.bench.harness.table import Table, layout
 from fastload.bench.session import SUITES, Session, prepare
-from fastload.bench.suite import Suite
-from fastload.bench.table import Table, layout
 
 __all__ = ["SUITES", "Result", "Session", "Suite", "Table", "WrongValuesError", "layout", "prepare"]

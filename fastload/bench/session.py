@@ -14,11 +14,12 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from fastload.bench import accuracy, ddp, jpeg, kernels, ladder, peers, resident, step, transfer
-from fastload.bench.result import Result, describe, device_slug
-from fastload.bench.suite import Plan, Suite
-from fastload.bench.table import layout
-from fastload.cores import cores
+from fastload.bench.harness import peers
+from fastload.bench.harness.result import Result, describe, device_slug
+from fastload.bench.harness.suite import Plan, Suite
+from fastload.bench.harness.table import layout
+from fastload.bench.suites import accuracy, ddp, jpeg, kernels, ladder, resident, step, transfer
+from fastload.environment import cores
 
 __all__ = ["SUITES", "Session", "prepare"]
 

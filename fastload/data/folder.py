@@ -21,8 +21,7 @@ class ImageFolder(DatasetFolder):  # type: ignore[misc]
     >>> loader = DataLoader(dataset, batch_size=256, num_workers=4, collate_fn=fl.collate)  # doctest: +SKIP
 
     Samples, their order, ``classes``, ``class_to_idx``, ``samples`` and ``targets`` are those of
-    ``torchvision.datasets.ImageFolder``. The files are read by :func:`fastload.collate`, in the worker, and decoded
-    later.
+    ``torchvision.datasets.ImageFolder``. Workers read the files, by :func:`fastload.collate`; they are decoded later.
 
     Args:
         root: the folder of the classes' folders.

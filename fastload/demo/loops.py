@@ -16,13 +16,13 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
-from fastload.cores import cores
 from fastload.demo.photographs import loaders
 from fastload.demo.settings import SEED, Settings
+from fastload.demo.stall_clock import StallClock
+from fastload.environment import cores
 from fastload.loader import PrefetchLoader
-from fastload.stats import StallClock
-from fastload.step import TrainStep
 from fastload.streams import STREAMLESS
+from fastload.training.step import TrainStep
 
 __all__ = ["Result", "train_plainly", "train_with_fastload", "warm_up"]
 

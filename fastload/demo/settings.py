@@ -15,9 +15,9 @@ from PIL import Image
 from torchvision.datasets import ImageFolder
 
 from fastload import __version__
-from fastload.cores import cores
 from fastload.data import sample_data
-from fastload.precision import resolve_precision
+from fastload.environment import cores
+from fastload.training.precision import resolve_precision
 
 __all__ = ["SEED", "Sample", "Settings", "prepare"]
 

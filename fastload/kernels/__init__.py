@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from fastload.kernels import reference
+from fastload.kernels.spec import Erase, Finish, Mix, Op, Program
 from fastload.kernels.upload import upload
-from fastload.kernels.work import Erase, Finish, Mix, Op, Program
-from fastload.ragged import Ragged
+from fastload.structure.ragged import Ragged
 
 __all__ = [
     "Erase",

@@ -5,6 +5,7 @@
 Compose([RandomHorizontalFlip(p=0.5), Normalize([0.5, 0.5, 0.5], [0.25, 0.25, 0.25])])
 """
 
+from fastload.transforms.auto_augment import RandAugment, ThreeAugment, TrivialAugmentWide
 from fastload.transforms.blur import GaussianBlur
 from fastload.transforms.colour import (
     ColorJitter,
@@ -24,7 +25,6 @@ from fastload.transforms.flip import RandomHorizontalFlip, RandomVerticalFlip
 from fastload.transforms.key import Key
 from fastload.transforms.mix import CutMix, MixUp, MixUpCutMix
 from fastload.transforms.normalize import Normalize
-from fastload.transforms.recipes import RandAugment, ThreeAugment, TrivialAugmentWide
 from fastload.transforms.resize import Resize
 from fastload.transforms.sharpness import RandomAdjustSharpness
 from fastload.transforms.transform import Transform

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torchvision import tv_tensors
 
-from fastload.encoded import EncodedImages
-from fastload.images import is_single
-from fastload.ragged import Ragged
-from fastload.transforms.work import Move, Pixels, Work
+from fastload.data.encoded import EncodedImages
+from fastload.structure.images import is_single
+from fastload.structure.ragged import Ragged
+from fastload.transforms.lazy import Move, Pixels, Work
 
 __all__ = ["Batch", "Images"]
 

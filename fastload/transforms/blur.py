@@ -8,10 +8,10 @@ from math import inf
 import torch
 
 from fastload.transforms.arguments import interval, probability, sides
-from fastload.transforms.boxes import between
 from fastload.transforms.key import Key
+from fastload.transforms.lazy import Work
+from fastload.transforms.sampling import between
 from fastload.transforms.transform import Transform
-from fastload.transforms.work import Work
 
 __all__ = ["GaussianBlur", "kernel_side", "sigma_range"]
 

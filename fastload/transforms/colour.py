@@ -8,13 +8,13 @@ from math import ceil, inf
 import numpy as np
 import torch
 
-from fastload.kernels.work import Op
+from fastload.kernels.spec import Op
 from fastload.transforms.arguments import interval
-from fastload.transforms.boxes import between
-from fastload.transforms.chance import Chance
 from fastload.transforms.key import Key
+from fastload.transforms.lazy import Work
+from fastload.transforms.random_apply import Chance
+from fastload.transforms.sampling import between
 from fastload.transforms.transform import Transform
-from fastload.transforms.work import Work
 
 __all__ = [
     "ColorJitter",

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from fastload.transforms.batch import Batch
+from fastload.transforms.explain import described
 from fastload.transforms.key import Key
+from fastload.transforms.lazy import HALVES, Work
 from fastload.transforms.normalize import Normalize
-from fastload.transforms.plan import described
 from fastload.transforms.transform import Transform
-from fastload.transforms.work import HALVES, Work
 
 __all__ = ["Compose"]
 

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from fastload.transforms.arguments import interpolation_name, interval, sides
-from fastload.transforms.boxes import ATTEMPTS, corners, draw_sides, first
 from fastload.transforms.key import Key
+from fastload.transforms.lazy import Work
+from fastload.transforms.sampling import ATTEMPTS, corners, draw_sides, first
 from fastload.transforms.transform import Transform
-from fastload.transforms.work import Work
 
 __all__ = ["CenterCrop", "RandomCrop", "RandomResizedCrop"]
 

@@ -7,12 +7,12 @@ import warnings
 import numpy as np
 import torch
 
-from fastload.decoding import decode
-from fastload.encoded import EncodedImages
+from fastload.data.encoded import EncodedImages
+from fastload.decode.device import decode
 from fastload.transforms.batch import Batch
 from fastload.transforms.key import Key
+from fastload.transforms.lazy import Work
 from fastload.transforms.transform import Transform
-from fastload.transforms.work import Work
 
 __all__ = ["BadImageError", "DecodeJpeg"]
 

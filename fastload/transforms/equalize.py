@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from fastload.transforms.chance import Chance
-from fastload.transforms.work import Work
+from fastload.transforms.lazy import Work
+from fastload.transforms.random_apply import Chance
 
 __all__ = ["RandomEqualize"]
 

@@ -9,12 +9,12 @@ from functools import partial
 import numpy as np
 import torch
 
+from fastload.kernels.spec import Mix
 from fastload.kernels.upload import upload
-from fastload.kernels.work import Mix
 from fastload.transforms.arguments import probability
 from fastload.transforms.key import Key
+from fastload.transforms.lazy import Work
 from fastload.transforms.transform import Transform
-from fastload.transforms.work import Work
 
 __all__ = ["CutMix", "MixUp", "MixUpCutMix", "Mixture", "soft_labels"]
 

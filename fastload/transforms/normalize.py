@@ -8,8 +8,8 @@ import torch
 
 from fastload.transforms.batch import Batch
 from fastload.transforms.key import Key
+from fastload.transforms.lazy import Work
 from fastload.transforms.transform import Transform
-from fastload.transforms.work import Work
 
 __all__ = ["Normalize"]
 

@@ -9,8 +9,8 @@ import torch
 
 from fastload.transforms.arguments import interpolation_name, sides
 from fastload.transforms.key import Key
+from fastload.transforms.lazy import Work
 from fastload.transforms.transform import Transform
-from fastload.transforms.work import Work
 
 __all__ = ["Resize"]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from fastload.ragged import Ragged
+from fastload.structure.ragged import Ragged
 from fastload.transforms.batch import Batch
 from fastload.transforms.key import Key
-from fastload.transforms.work import Work
+from fastload.transforms.lazy import Work
 
 __all__ = ["Transform"]
 

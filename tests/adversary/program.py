@@ -13,8 +13,16 @@ from unittest import mock
 import torch
 
 import fastload as fl
-from fastload import arena, channel, fetching, loader, prefetch, preparation, ring, room, static, streams, transfer
-from fastload.nested import map_movable
+from fastload import loader, streams
+from fastload.prefetch import channel, static
+from fastload.prefetch import fetcher as fetching
+from fastload.prefetch import iterator as prefetch
+from fastload.prefetch import preparer as preparation
+from fastload.prefetch import slots as room
+from fastload.structure.tree import map_movable
+from fastload.transfer import packing as arena
+from fastload.transfer import staging as ring
+from fastload.transfer import transfer
 from tests.adversary.device import DEVICE, Device, DeviceTensor, Point, Stream
 from tests.adversary.schedule import Abandoned, Host, Schedule, Threading, one_core
 

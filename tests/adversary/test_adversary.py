@@ -13,7 +13,12 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 import fastload as fl
-from fastload import preparation, ring, room, static, streams, transfer
+from fastload import streams
+from fastload.prefetch import preparer as preparation
+from fastload.prefetch import slots as room
+from fastload.prefetch import static
+from fastload.transfer import staging as ring
+from fastload.transfer import transfer
 from tests.adversary.program import Finding, Habit, PassPlan, Program, add_in_place, play
 from tests.adversary.soak import drawn
 from tests.batches import ClassicPrefetcher

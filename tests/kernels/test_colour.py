@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from fastload.kernels.reference import colour as reference
 from fastload.kernels.reference.noise import normal, philox
-from fastload.kernels.work import Erase, Finish, Mix, Op, Program
-from fastload.ragged import Ragged
+from fastload.kernels.spec import Erase, Finish, Mix, Op, Program
+from fastload.structure.ragged import Ragged
 from tests.kernels.whole import CROWD, each_of_crowd
 
 FORMATS = (torch.contiguous_format, torch.channels_last)

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastload.kernels.reference.resample import resample as reference
-from fastload.kernels.work import Erase, Finish, Mix, Op, Program
-from fastload.ragged import Ragged
+from fastload.kernels.spec import Erase, Finish, Mix, Op, Program
+from fastload.structure.ragged import Ragged
 from tests.kernels.whole import CONTENTS, batch, each_of_crowd, resized_crop, stored
 
 HERE = [
@@ -37,7 +37,7 @@ ROUNDING = {torch.uint8: 1, torch.float16: 2**-11, torch.bfloat16: 2**-8, torch.
 
 
 def kernel(*args, **kwargs):
-    return importlib.import_module("fastload.kernels.triton.resample").resample(*args, **kwargs)
+    return importlib.import_module("fastload.kernels.triton.resample_planar").resample(*args, **kwargs)
 
 
 def window(box, size, offset=(0, 0), flips=(0, 0)):
@@ -312,9 +312,9 @@ from itertools import product
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
-from fastload.kernels.triton.resample import resample
-from fastload.kernels.work import Erase, Finish
-from fastload.ragged import Ragged
+from fastload.kernels.triton.resample_planar import resample
+from fastload.kernels.spec import Erase, Finish
+from fastload.structure.ragged import Ragged
 
 class Hopper:
     def get_current_target(self):

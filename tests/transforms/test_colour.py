@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchvision.transforms import v2
 
-from fastload.kernels.work import Op
+from fastload.kernels.spec import Op
 from fastload.transforms.colour import (
     ColorJitter,
     Grayscale,

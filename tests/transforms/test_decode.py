@@ -9,8 +9,8 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 import fastload as fl
-from fastload import decoding
 from fastload import transforms as T
+from fastload.decode import device as decoding
 from tests.files import BASELINE, by_pillow, mutated, saved
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from fastload.kernels.reference.noise import normal
-from fastload.kernels.work import Erase, Finish, Mix, Op
-from fastload.ragged import Ragged
+from fastload.kernels.spec import Erase, Finish, Mix, Op
+from fastload.structure.ragged import Ragged
 
 __all__ = ["check", "colour", "finished"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from fastload.kernels.reference import colour
-from fastload.kernels.work import Finish
-from fastload.ragged import Ragged
+from fastload.kernels.spec import Finish
+from fastload.structure.ragged import Ragged
 
 __all__ = ["allocate", "check", "outputs", "resample"]
 

@@ -15,7 +15,9 @@ import triton.language as tl
 
 from fastload.kernels.reference.colour import check
 from fastload.kernels.reference.resample import allocate
-from fastload.kernels.triton.finish import (
+from fastload.kernels.spec import Finish
+from fastload.kernels.triton.device import is_nvidia, overlapping, processors, wait_for_kernel_before
+from fastload.kernels.triton.epilogue import (
     add_statistics,
     applied,
     arguments,
@@ -24,10 +26,8 @@ from fastload.kernels.triton.finish import (
     overlaps,
     rounded,
 )
-from fastload.kernels.triton.launch import is_nvidia, overlapping, processors, wait_for_kernel_before
 from fastload.kernels.triton.store import GROUPS, TYPES, store_groups
-from fastload.kernels.work import Finish
-from fastload.ragged import Ragged
+from fastload.structure.ragged import Ragged
 
 __all__ = ["colour"]
 

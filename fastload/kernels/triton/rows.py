@@ -1,4 +1,4 @@
-"""Rows of bytes mixed into rows of an output, for :mod:`fastload.kernels.triton.resample`.
+"""Rows of bytes mixed into rows of an output, for :mod:`fastload.kernels.triton.resample_planar`.
 
 Four threads share each row of a tile, and of each tap each of them reads ``SHARE`` neighbours, mostly out of the first
 cache. The columns of the product that follows are in the order in which threads have them, so that none need give any
@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fastload.kernels.triton.resample_any import _scale, _weights
+from fastload.kernels.triton.resample_generic import _scale, _weights
 
 __all__ = ["HALF_BYTE", "HALF_WEIGHT", "MIDDLE", "QUAD", "SHARE", "mixed_rows", "side_by_side", "taps_of"]
 

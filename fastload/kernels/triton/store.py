@@ -13,10 +13,10 @@ import torch
 import triton
 import triton.language as tl
 
-from fastload.kernels.triton.finish import rounded
-from fastload.kernels.triton.launch import is_nvidia
+from fastload.kernels.triton.device import is_nvidia
+from fastload.kernels.triton.epilogue import rounded
 from fastload.kernels.triton.table import ADDRESS, CHANNEL, OUTPUT, PIXEL, ROW
-from fastload.ragged import Ragged
+from fastload.structure.ragged import Ragged
 
 __all__ = ["GROUPS", "TYPES", "store", "store_groups", "storing"]
 

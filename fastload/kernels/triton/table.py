@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from fastload.ragged import Ragged
+from fastload.structure.ragged import Ragged
 
 __all__ = [
     "ADDRESS",

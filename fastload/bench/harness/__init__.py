@@ -1,0 +1,1 @@
+"""What every suite needs: how to measure, check, store and draw."""

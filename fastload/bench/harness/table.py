@@ -1,0 +1,86 @@
+"""A result as a table: the same rows and columns on the screen, in the README and in the documentation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastload.bench.harness.result import Result, Row
+
+__all__ = ["Table", "layout"]
+
+# Figures that belong to a row's metric and get a column of their own where any row has them.
+BESIDE = ("ratio_to_per_tensor", "ratio_to_handwritten", "ratio_to_floor", "ratio_to_limit", "peak_gib", "host_us")
+DECIMALS = {1: 3, 2: 1}  # by the digits before the point
+SMALL = 0.1  # below it three decimals are too few
+HEADINGS = {
+    "img_per_s": "img/s",
+    "loader_img_per_s": "img/s, loader alone",
+    "us": "µs",
+    "ms": "ms a step",
+    "wall_us": "µs until there",
+    "ratio_to_per_tensor": "times per_tensor's",
+    "ratio_to_handwritten": "times the handwritten loop's",
+    "ratio_to_floor": "times the floor",
+    "ratio_to_limit": "share of the limit",
+    "peak_gib": "peak GiB",
+    "host_us": "host µs",
+    "final_loss": "final loss",
+    "eval_img_per_s": "eval img/s",
+    "eval_img_per_s_autocast": "eval img/s, autocast",
+    "eval_loss": "eval loss",
+    "eval_loss_autocast": "eval loss, autocast",
+    "eval_accuracy": "eval accuracy",
+    "eval_accuracy_autocast": "eval accuracy, autocast",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Headings, and as many cells in every line; the first ``names`` columns say what was measured."""
+
+    headings: list[str]
+    lines: list[list[str]]
+    names: int
+
+
+def layout(result: Result) -> Table:
+    """Lay out one line a subject in each case and one column a metric, as median ± half the IQR.
+
+    Where a row has ``mean`` and ``std``, as of several seeds, it is these.
+    """
+    by_subject: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in result.rows:
+        by_subject.setdefault(_names(row), {}).update(_cells(row))
+    columns = list(dict.fromkeys(column for cells in by_subject.values() for column in cells))
+    names = ["case", *(["variant"] if any("variant" in row for row in result.rows) else []), "subject"]
+    return Table(
+        headings=[*names, *(HEADINGS.get(column, column) for column in columns)],
+        lines=[[*name, *(cells.get(column, "") for column in columns)] for name, cells in by_subject.items()],
+        names=len(names),
+    )
+
+
+def _names(row: Row) -> tuple[str, ...]:
+    variant = (row["variant"],) if "variant" in row else ()
+    return row["case"], *variant, row["subject"]
+
+
+def _cells(row: Row) -> dict[str, str]:
+    cells = {row["metric"]: _figure(*((row["mean"], 2 * row["std"]) if "std" in row else (row["median"], row["iqr"])))}
+    for key in BESIDE:
+        if key in row:
+            cells[key] = _figure(row[key], row.get("ratio_iqr", 0) if key.startswith("ratio_to_") else 0)
+    return cells
+
+
+def _figure(median: float, iqr: float) -> str:
+    """Write a median ± half the interquartile range, with the digits worth reading.
+
+    >>> [_figure(*values) for values in ((18551.4, 12.0), (61.42, 0.5), (0.99512, 0), (0.012346, 0))]
+    ['18,551 ± 6', '61.4 ± 0.2', '0.995', '0.01235']
+    """
+    if abs(median) < SMALL and not iqr:
+        return f"{median:.4g}"
+    decimals = DECIMALS.get(len(str(int(abs(median)))), 0)
+    spread = f" ± {iqr / 2:,.{decimals}f}" if iqr else ""
+    return f"{median:,.{decimals}f}{spread}"

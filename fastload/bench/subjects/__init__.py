@@ -1,0 +1,1 @@
+"""What is measured: fastload, its peers, and what they feed."""

@@ -1,0 +1,43 @@
+"""Sample photographs in host memory, decoded and resized once: decoding is not what is measured with them."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+from fastload.bench.harness.suite import worker_count
+from fastload.data import sample_data
+
+__all__ = ["Photographs", "Sample", "decoded"]
+
+Sample = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Photographs:
+    """uint8 images (3, side, side) with their classes: a part to train on, and a part held out."""
+
+    train: TensorDataset
+    held_out: TensorDataset
+    classes: int
+
+    @classmethod
+    def sample(cls, images: int, side: int) -> Photographs:
+        with tempfile.TemporaryDirectory(prefix="fastload-bench-") as folder:
+            root = sample_data(Path(folder) / "photographs", images)
+            train, held_out = (decoded(root / split, side) for split in ("train", "val"))
+            return cls(train, held_out, len(list((root / "train").iterdir())))
+
+
+def decoded(folder: Path, side: int) -> TensorDataset:
+    """Images of a folder as evaluation sees them, resized and cut at the centre, with the numbers of their classes."""
+    resize = v2.Compose([v2.Resize(side * 256 // 224), v2.CenterCrop(side), v2.PILToTensor()])
+    loader = DataLoader(ImageFolder(folder, resize), batch_size=64, num_workers=worker_count())
+    images, labels = zip(*loader, strict=True)
+    return TensorDataset(torch.cat(images), torch.cat(labels))

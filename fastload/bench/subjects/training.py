@@ -1,0 +1,57 @@
+"""The training step that every subject of ``resident`` and ``jpeg`` feeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+import torchvision
+from torch import nn
+
+from fastload.bench.subjects.loaders import LAYOUT
+
+__all__ = ["CLASSES", "TrainingStep", "cudnn_search", "describe"]
+
+CLASSES = 1000
+
+
+class TrainingStep:
+    """Forward in bf16, backward, SGD: the same for every subject. ``wrap`` is what makes one of several ranks of it."""
+
+    def __init__(self, model: str, device: torch.device, wrap: Callable[[nn.Module], nn.Module] | None = None) -> None:
+        torch.manual_seed(0)
+        built = torchvision.models.get_model(model, num_classes=CLASSES)
+        self.model = built.to(device, memory_format=LAYOUT).train()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9, fused=True)
+        wrapped = self.model if wrap is None else wrap(self.model)
+        self.forward = torch.compile(wrapped) if device.type == "cuda" else wrapped
+
+    def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(images.device.type, torch.bfloat16):
+            loss = torch.nn.functional.cross_entropy(self.forward(images), labels)
+        torch.autograd.backward(loss)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+
+def describe(device: torch.device) -> dict[str, object]:
+    """The step in the words of a result file's settings."""
+    return {
+        "compiled": device.type == "cuda",
+        "precision": "bf16 autocast",
+        "memory_format": str(LAYOUT),
+        "optimizer": "SGD, fused, momentum 0.9",
+    }
+
+
+@contextmanager
+def cudnn_search() -> Iterator[None]:
+    """Let cuDNN try its algorithms for each convolution, as a training of fixed shapes should."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before

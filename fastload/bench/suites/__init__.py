@@ -1,0 +1,1 @@
+"""One suite of measurements a file."""

@@ -1,0 +1,220 @@
+"""``collate``: samples whose images are files to one batch, for a ``DataLoader`` whose workers only read."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import default_collate, get_worker_info
+from torchvision import tv_tensors
+from torchvision.datasets.folder import IMG_EXTENSIONS
+
+from fastload.data.encoded import ALIGNMENT, EncodedImages, Kind
+from fastload.data.jpeg_header import scan
+from fastload.data.pixels import UndecodableError, jpeg_pixels, most_pixels, pixels
+from fastload.data.shared_memory import Shared
+
+__all__ = ["collate"]
+
+TARGETS = (tv_tensors.BoundingBoxes, tv_tensors.Mask, tv_tensors.KeyPoints)
+MOST_BYTES = 2**30  # of a file; the largest image that Pillow decodes by default has 268 MB of pixels
+TARGET_NAMES = {"boxes", "masks", "keypoints"}  # torchvision's detection models call them so
+
+
+def collate(samples: Sequence[Any], *, decode: bool = False) -> Any:
+    """Pack the image files of samples into one block, and collate everything else as PyTorch does.
+
+    >>> from torch.utils.data import DataLoader
+    >>> loader = DataLoader([(b"...", 3), (b"...", 5)], batch_size=2, collate_fn=collate)
+    >>> next(iter(loader))
+    (EncodedImages(2 files, 0 bytes, 2 of them bad), tensor([3, 5]))
+
+    A sample is a file, or a tuple, named tuple, list or mapping with files in it, nested as one likes; the batch has
+    the same structure. Which of its fields are files is decided by the batch's first sample: all that are bytes
+    (``bytes``, ``bytearray``, ``memoryview``); without any, all paths (``os.PathLike``); without any, all uint8 tensors
+    and arrays of one dimension; and without any, all strings that end as image files do (``.jpg``, ``.png``, …). What
+    ranks below is left to be collated: so a ``bytes`` image may come with its path, and a path with uint8 labels.
+
+    Fields that cannot be stacked come as a list with one entry a sample. Detection targets always do, since stacking
+    them would depend on the batch: in a tuple or mapping with ``BoundingBoxes``, ``Mask`` or ``KeyPoints`` of
+    ``tv_tensors``, or with an item "boxes", "masks" or "keypoints", nothing but files is put together.
+
+    A file that cannot be read or decoded raises nothing here; ``EncodedImages.problems`` has the reason, and
+    ``T.DecodeJpeg`` decides. Baseline JPEGs are packed as they are; others are decoded here, with Pillow.
+
+    Args:
+        samples: of one batch.
+        decode: decode baseline JPEGs here too, with torchvision: for devices without a JPEG decoder, where many workers
+            decode faster than the training process. ``functools.partial(fl.collate, decode=True)``.
+
+    Raises:
+        TypeError: the samples hold no file, or one of them holds something else in a file's place.
+    """
+    found = next((is_file for is_file in _FORMS if _holds(samples[0], is_file)), None)
+    if found is None:
+        raise TypeError(
+            f"fl.collate packs encoded images, and the first sample has none: {_described(samples[0])}. Return the "
+            "file's bytes or its pathlib.Path, or leave out collate_fn"
+        )
+    return _collated(samples, partial(_packed, decode=decode), found, _stacked)
+
+
+Test = Callable[[Any], bool]
+
+
+def _is_bytes(value: Any) -> bool:
+    return isinstance(value, bytes | bytearray | memoryview)
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, os.PathLike)
+
+
+def _is_array_of_bytes(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.ndim == 1 and value.dtype is torch.uint8
+    return isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype == np.uint8
+
+
+def _is_file_name(value: Any) -> bool:
+    return isinstance(value, str) and value.lower().endswith(IMG_EXTENSIONS)
+
+
+_FORMS: tuple[Test, ...] = (_is_bytes, _is_path, _is_array_of_bytes, _is_file_name)
+
+
+def _holds(value: Any, is_file: Test) -> bool:
+    return is_file(value) or any(_holds(child, is_file) for child in _children(value))
+
+
+def _children(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, tuple | list) else ()
+
+
+Collate = Callable[[Sequence[Any]], Any]
+
+
+def _collated(fields: Sequence[Any], files: Collate, is_file: Test, others: Collate) -> Any:
+    """One field of all samples; ``files`` collates files, and ``others`` what holds none."""
+    first = fields[0]
+    if is_file(first):
+        return files(fields)
+    if not _holds(first, is_file):
+        return others(fields)
+    if _is_target(first):
+        others = list
+    if isinstance(first, Mapping):
+        return {key: _collated([field[key] for field in fields], files, is_file, others) for key in first}
+    columns = [_collated(column, files, is_file, others) for column in zip(*fields, strict=True)]
+    if isinstance(first, list):
+        return columns
+    return type(first)(*columns) if hasattr(first, "_fields") else tuple(columns)
+
+
+def _stacked(fields: Sequence[Any]) -> Any:
+    if _is_target(fields[0]):
+        return list(fields)
+    try:
+        return default_collate(list(fields))
+    except (KeyError, RuntimeError, TypeError, ValueError):  # of different sizes, or of no type that PyTorch collates
+        return list(fields)
+
+
+def _is_target(value: Any) -> bool:
+    named = isinstance(value, Mapping) and not TARGET_NAMES.isdisjoint(value)
+    return named or any(isinstance(each, TARGETS) for each in (value, *_children(value)))
+
+
+class _Content(NamedTuple):
+    """What the block gets of a file, and what the table says of it."""
+
+    data: bytes | NDArray[np.uint8]
+    height: int = 0
+    width: int = 0
+    kind: Kind = Kind.BAD
+    problem: str = ""
+
+
+def _packed(files: Sequence[Any], *, decode: bool) -> EncodedImages:
+    contents = [_content(file, index, decode=decode) for index, file in enumerate(files)]
+    lengths = np.array([len(content.data) for content in contents])
+    ends = np.cumsum(-(-lengths // ALIGNMENT) * ALIGNMENT)
+    offsets = np.where(lengths, np.append(0, ends[:-1]), 0)
+    block = _empty(max(int(ends[-1]), ALIGNMENT))
+    memory = (block.block if isinstance(block, Shared) else block).numpy()
+    for offset, length, content in zip(offsets.tolist(), lengths.tolist(), contents, strict=True):
+        memory[offset : offset + length] = np.frombuffer(content.data, np.uint8)
+    rows = [(content.height, content.width, content.kind) for content in contents]
+    table = torch.from_numpy(np.column_stack([offsets, lengths, rows]))
+    problems = {index: content.problem for index, content in enumerate(contents) if content.kind == Kind.BAD}
+    return EncodedImages(block, table, [_name(file, index) for index, file in enumerate(files)], problems)
+
+
+def _content(file: Any, index: int, *, decode: bool) -> _Content:
+    if not (_is_bytes(file) or _is_array_of_bytes(file) or isinstance(file, str | os.PathLike)):
+        raise TypeError(f"sample {index} has no file where the first of its batch has one: {_described(file)}")
+    try:
+        return _examined(_read(file), decode=decode)
+    except (OSError, UndecodableError) as error:
+        return _Content(b"", problem=str(error))
+
+
+def _read(file: Any) -> bytes:
+    if _is_bytes(file):
+        return bytes(file)
+    if _is_array_of_bytes(file):
+        return np.asarray(file).tobytes()
+    try:
+        with open(file, "rb", buffering=0) as opened:
+            return _read_bounded(opened)
+    except ValueError as error:  # no path can be such, one with a zero byte in it for example
+        raise UndecodableError(f"{type(error).__name__}: {error}") from error
+
+
+def _read_bounded(file: io.FileIO) -> bytes:
+    size = os.fstat(file.fileno()).st_size
+    if 0 < size <= MOST_BYTES:
+        return file.read()
+    data = io.BufferedReader(file).read(MOST_BYTES + 1) if size == 0 else b""  # pipes and devices have no size
+    if max(size, len(data)) > MOST_BYTES:
+        raise UndecodableError(f"it has {max(size, len(data)):,} bytes; at most {MOST_BYTES:,} are read of a file")
+    return data
+
+
+def _examined(data: bytes, *, decode: bool) -> _Content:
+    header = scan(data)
+    plain = header is not None and header.height * header.width <= most_pixels()
+    if header is not None and plain and not decode:
+        return _Content(data, *header, Kind.JPEG)
+    decoded = jpeg_pixels(data) if plain else pixels(data)
+    height, width, _ = decoded.shape
+    return _Content(decoded.reshape(-1), height, width, Kind.PIXELS)
+
+
+def _empty(size: int) -> torch.Tensor | Shared:
+    """Memory for the block; in a worker that which the training process shares."""
+    if get_worker_info() is None or not hasattr(os, "memfd_create"):  # it is Linux's
+        return torch.empty(size, dtype=torch.uint8)
+    return Shared(size)
+
+
+def _name(file: Any, index: int) -> str:
+    return os.fsdecode(file) if isinstance(file, str | os.PathLike) else f"sample {index}"
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return f"{type(value).__name__} {value.dtype} {tuple(value.shape)}"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key!r}: {_described(child)}' for key, child in value.items())}}}"
+    if isinstance(value, tuple | list):
+        return f"{type(value).__name__} of ({', '.join(map(_described, value))})"
+    return type(value).__name__

@@ -1,0 +1,1 @@
+"""Image files to pixels, in the training process."""

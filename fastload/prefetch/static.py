@@ -1,0 +1,176 @@
+"""``Static``: batches at fixed addresses, as CUDA graphs need them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fastload.structure.tree import Path, map_movable, movables, with_movables
+from fastload.targets.layout import name_of, retyped
+from fastload.transfer.transfer import Sent
+
+__all__ = ["Form", "Slot", "Static"]
+
+SHORT = ("dynamic", "drop", "pad")
+POISON = 0xFF  # in every byte: NaN, -1, 255, True
+
+
+@dataclass(frozen=True)
+class Static:
+    """How batches come at fixed addresses: ``PrefetchLoader(loader, static=Static("pad", poison=True))``.
+
+    >>> Static("pad")
+    Static(short='pad', poison=False, refuse=False)
+
+    Args:
+        short: what becomes of a batch with fewer samples than the first. ``"dynamic"``: it comes as it is, in memory of
+            its own. ``"drop"``: it does not come. ``"pad"``: zeros follow its samples; every batch then comes as
+            ``(batch, mask)``, with ``mask``, bool (N,), True for samples.
+        poison: for debugging: when a batch is let go, all bytes of its memory become 0xFF, NaN where it is
+            floating-point, so that whoever still reads it finds out. It is written on the consumer's stream.
+        refuse: for debugging: whoever asks for the next but one batch while anything of this one is held, a view or
+            what autograd has saved of it included, gets a RuntimeError that names it.
+
+    Raises:
+        ValueError: ``short`` is none of the three.
+    """
+
+    short: str = "dynamic"
+    poison: bool = False
+    refuse: bool = False
+
+    def __post_init__(self) -> None:
+        if self.short not in SHORT:
+            raise ValueError(f"static must be True, False, a fl.Static or one of {SHORT}; got {self.short!r}")
+
+    @classmethod
+    def of(cls, static: bool | str | Static) -> Static | None:
+        """What an argument ``static`` means; None if batches may lie anywhere."""
+        if isinstance(static, Static):
+            return static
+        return cls() if static is True else None if static is False else cls(static)
+
+
+class Slot:
+    """Memory for one batch, which stays where it is."""
+
+    def __init__(self, static: Static, form: Form) -> None:
+        self._static = static
+        self._form = form
+        self._memory: list[torch.Tensor] = []
+        self._owners: list[int] = []  # of each, while nobody holds a batch that is here
+
+    def fill(self, sent: Sent) -> Sent | None:
+        """A batch on the device, copied here on the current stream; None if it is to be dropped.
+
+        Raises:
+            TypeError: it is of another structure than the first batch, or holds what is no dense tensor.
+        """
+        samples = self._form.samples_of(sent.batch)
+        is_padded = self._static.short == "pad"
+        if samples < self._form.samples and not is_padded:
+            return sent if self._static.short == "dynamic" else None
+        batch = sent.batch
+        if is_padded:  # where the batch is padded with zeros, the mask is padded with False
+            batch = (batch, torch.ones(samples, dtype=torch.bool, device=_device_of(batch)))
+        leaves = movables(batch)
+        if not self._memory:
+            self._memory = self._form.allocated(_device_of(batch), masked=is_padded)
+            self._owners = list(map(_owners, self._memory))
+        for memory, leaf in zip(self._memory, leaves, strict=True):
+            _copy(memory, leaf)
+        here = (retyped(memory.detach(), like=leaf) for memory, leaf in zip(self._memory, leaves, strict=True))
+        return Sent(with_movables(batch, here), list(self._memory), has_own=False)
+
+    def poison(self) -> None:
+        """Make all values here wrong, on the current stream, if that is asked for."""
+        for memory in self._memory if self._static.poison else ():
+            torch.as_strided(memory, (memory.numel(),), (1,)).view(torch.uint8).fill_(POISON)
+
+    def refuse(self) -> None:
+        """Raise RuntimeError if the batch that was here is still held, and that is to be refused."""
+        if not self._static.refuse:
+            return
+        held = [_owners(memory) > owners for memory, owners in zip(self._memory, self._owners, strict=True)]
+        if any(held):
+            raise RuntimeError(
+                f"{self._form.name(held.index(True))} of the batch before the last is held still, and another batch is "
+                "to lie there: clone() what you keep, or leave out static"
+            )
+
+
+class Form:
+    """What the first batch was like: all later ones are like it, but for fewer samples."""
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self._likes: dict[Path, torch.Tensor] = {}
+
+    def samples_of(self, batch: Any) -> int:
+        """How many samples a batch has; refused if it differs in anything else."""
+        found = {path: _plain(leaf, path) for path, leaf in _movables(batch).items()}
+        samples = next((len(tensor) for tensor in found.values() if tensor.ndim), 0)
+        if not self._likes:
+            self.samples = samples
+            self._likes = {path: torch.empty_like(tensor, device="meta") for path, tensor in found.items()}
+        for path in found | self._likes:
+            self._check(path, found.get(path), samples)
+        return samples
+
+    def allocated(self, device: torch.device, *, masked: bool) -> list[torch.Tensor]:
+        """Memory for a whole batch, and for its mask."""
+        mask = [torch.empty(self.samples, dtype=torch.bool, device=device)] if masked else []
+        return [torch.empty_like(like, device=device) for like in self._likes.values()] + mask
+
+    def name(self, number: int) -> str:
+        """What stands where, in a batch, or its mask."""
+        return [*map(name_of, self._likes), "the mask"][number]
+
+    def _check(self, path: Path, tensor: torch.Tensor | None, samples: int) -> None:
+        like = self._likes.get(path)
+        if tensor is not None and like is not None and tensor.dtype == like.dtype:
+            fewer = (samples, *like.shape[1:]) if like.ndim and len(like) == self.samples >= samples else like.shape
+            if tensor.shape in (like.shape, fewer):
+                return
+        raise TypeError(
+            f"{name_of(path)} is {_describe(tensor)} and was {_describe(like)} in the first batch: batches at fixed "
+            "addresses are all alike, but for fewer samples; leave out static, or make them so in the collate function"
+        )
+
+
+def _movables(batch: Any) -> dict[Path, Any]:
+    found: dict[Path, Any] = {}
+    map_movable(lambda leaf, path: found.setdefault(path, leaf), batch)
+    return found
+
+
+def _plain(leaf: Any, path: Path) -> torch.Tensor:
+    if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or leaf.is_nested:
+        raise TypeError(
+            f"batches at fixed addresses are made of dense tensors; {name_of(path)} is a {type(leaf).__name__}"
+            f"{f' of layout {leaf.layout}' if isinstance(leaf, torch.Tensor) else ''}: leave out static, or change it"
+        )
+    return leaf.as_subclass(torch.Tensor)
+
+
+def _owners(tensor: torch.Tensor) -> int:
+    """How many tensors there are over a tensor's memory, whether Python or autograd holds them."""
+    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))  # noqa: SLF001
+
+
+def _device_of(batch: Any) -> torch.device:
+    return next((leaf.device for leaf in movables(batch)), torch.device("cpu"))
+
+
+def _copy(memory: torch.Tensor, tensor: torch.Tensor) -> None:
+    if tensor.shape == memory.shape:
+        memory.copy_(tensor)
+    else:
+        memory[: len(tensor)].copy_(tensor)
+        memory[len(tensor) :].zero_()
+
+
+def _describe(tensor: torch.Tensor | None) -> str:
+    return "not there" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"

@@ -1,0 +1,1 @@
+"""What a batch is made of: its tree of containers, and its images."""

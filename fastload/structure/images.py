@@ -1,0 +1,117 @@
+"""Which tensors of a batch are its images, and whether their values are what a mean and std expect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torchvision import tv_tensors
+
+from fastload.structure.tree import Path, tensors
+
+__all__ = ["find_images", "find_labels", "is_single", "remark_on_range"]
+
+BATCHED_DIMS = 4
+WEIGHTS_DIMS = 2
+_IMAGE_TYPES = (tv_tensors.Image, tv_tensors.Video)
+
+
+def is_single(image: torch.Tensor) -> bool:
+    """Whether this is one image (C, H, W) or one typed video (T, C, H, W), not a batch of them."""
+    return image.ndim < BATCHED_DIMS + isinstance(image, tv_tensors.Video)
+
+
+def find_images(batch: Any) -> dict[Path, torch.Tensor]:
+    """The images among the tensors of a batch, by torchvision v2's rule.
+
+    >>> list(find_images((torch.zeros(8, 3, 4, 4), torch.zeros(8))))
+    [(0,)]
+
+    They are the ``tv_tensors`` images and videos; if there are none, the first plain tensor; and if that is a single
+    image of shape (C, H, W) in a list within the batch, as detection loaders yield them, the images of that list.
+    """
+    found = tensors(batch)
+    typed = {path: tensor for path, tensor in found.items() if isinstance(tensor, _IMAGE_TYPES)}
+    if typed:
+        return typed
+    plain = {path: tensor for path, tensor in found.items() if not isinstance(tensor, tv_tensors.TVTensor)}
+    if not plain:
+        raise TypeError(
+            f"the batch holds no image: its tensors are {_describe(found)}; give a plain tensor or a tv_tensors.Image"
+        )
+    path, image = next(iter(plain.items()))
+    if image.ndim < BATCHED_DIMS - 1 or image.layout is not torch.strided or image.is_nested:
+        raise TypeError(
+            f"the first tensor of the batch is taken for the images, but it is {_describe({path: image})}; "
+            "images are dense, (N, C, H, W) or (C, H, W): put them first, or mark them as tv_tensors.Image"
+        )
+    return _images_beside(plain, path, batch) if image.ndim < BATCHED_DIMS else {path: image}
+
+
+def _images_beside(plain: Mapping[Path, torch.Tensor], first: Path, batch: Any) -> dict[Path, torch.Tensor]:
+    """What is an image if the tensor at ``first`` is a single one."""
+    _refuse_samples(plain, first, batch)
+    if len(first) == 1 or not isinstance(first[-1], int):
+        return {first: plain[first]}
+    beside = [path for path in plain if path[:-1] == first[:-1] and plain[path].ndim == plain[first].ndim]
+    return {path: plain[path] for path in beside}
+
+
+def _refuse_samples(plain: Mapping[Path, torch.Tensor], first: Path, batch: Any) -> None:
+    """Refuse a list of samples, of which only the first one's image would be found."""
+    if not isinstance(batch, list):
+        return
+    others = [
+        path
+        for path, tensor in plain.items()
+        if path[1:] == first[1:] and path != first and tensor.shape[:1] == plain[first].shape[:1]
+    ]
+    if any(plain[path].ndim == plain[first].ndim for path in others):
+        raise TypeError(
+            f"the batch looks like a list of samples, the first of them {_describe({first: plain[first]})}: collate it "
+            "to (images, targets), or mark the images as tv_tensors.Image"
+        )
+
+
+def remark_on_range(image: torch.Tensor, full_scale: float) -> str | None:
+    """What is odd about normalising ``image`` (on the host) with a mean and std for values from 0 to ``full_scale``.
+
+    Values below 0, values above 1 where the full scale is 1, and none above 1 where it is 255 mean in practice that
+    floating-point images have been scaled or normalised once already. uint8 images are always right.
+    """
+    if not image.is_floating_point() or image.numel() == 0:
+        return None
+    low, high = (float(value) for value in torch.aminmax(image))
+    if low >= 0 and (high <= 1 if full_scale == 1 else high > 1):
+        return None
+    return (
+        f"the images are {image.dtype} with values from {low:.4g} to {high:.4g}, and mean and std are given for values "
+        f"from 0 to {full_scale:.0f}: are they normalised already? They are being normalised again. Yield uint8 "
+        "images, or leave out mean and std."
+    )
+
+
+def find_labels(batch: Any, samples: int) -> dict[Path, torch.Tensor]:
+    """The labels of a batch whose images are mixed: the first tensor with an integer, or a row of weights, a sample.
+
+    >>> find_labels((torch.zeros(2, 3, 4, 4), torch.tensor([5, 7])), samples=2)
+    {(1,): tensor([5, 7])}
+    """
+    for path, tensor in tensors(batch).items():
+        integers = tensor.ndim == 1 and not tensor.is_floating_point() and tensor.dtype is not torch.bool
+        weights = tensor.ndim == WEIGHTS_DIMS and tensor.is_floating_point()
+        if (integers or weights) and len(tensor) == samples:
+            return {path: tensor}
+    raise TypeError(
+        f"images are mixed and there are no labels to mix with them: the batch needs an integer tensor ({samples},) or "
+        f"weights ({samples}, classes); its tensors are {_describe(tensors(batch))}"
+    )
+
+
+def _describe(found: Mapping[Path, torch.Tensor]) -> str:
+    described = (
+        f"batch{''.join(f'[{key!r}]' for key in path)}: {type(tensor).__name__} {tensor.dtype} {tuple(tensor.shape)}"
+        for path, tensor in found.items()
+    )
+    return ", ".join(described) or "none"

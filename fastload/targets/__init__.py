@@ -1,0 +1,1 @@
+"""Boxes, masks and keypoints follow the pixels that they describe."""

@@ -1,0 +1,178 @@
+"""What of a batch is a target, and whose."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat, KeyPoints, Mask
+
+from fastload.structure.images import find_images, is_single
+from fastload.structure.tree import Path, children_of, movables
+
+__all__ = ["FROM_CORNERS", "TO_CORNERS", "Layout", "Target", "has_targets", "name_of", "of_kind", "one_size", "retyped"]
+
+TARGETS = (BoundingBoxes, KeyPoints, Mask)
+
+PER_IMAGE = frozenset({"image_id", "size", "orig_size", "image_size", "original_size", "canvas_size"})
+
+# What rows of boxes are multiplied by to become x1, y1, x2, y2.
+TO_CORNERS = {
+    BoundingBoxFormat.XYXY: torch.eye(4, dtype=torch.float64),
+    BoundingBoxFormat.XYWH: torch.tensor([[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 1]], dtype=torch.float64),
+    BoundingBoxFormat.CXCYWH: torch.tensor(
+        [[1, 0, 1, 0], [0, 1, 0, 1], [-0.5, 0, 0.5, 0], [0, -0.5, 0, 0.5]], dtype=torch.float64
+    ),
+}
+FROM_CORNERS = {name: matrix.inverse() for name, matrix in TO_CORNERS.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """One tensor of boxes, keypoints or masks, and whose it is."""
+
+    path: Path
+    value: Any
+    sample: int | None  # None: each image's, along the first dimension
+    owner: Path  # the path of what holds it, without the sample's index
+
+    @property
+    def canvas(self) -> tuple[int, int]:
+        size = self.value.shape[-2:] if isinstance(self.value, Mask) else self.value.canvas_size
+        return int(size[0]), int(size[1])
+
+    @property
+    def count(self) -> int:
+        """How many boxes or points there are."""
+        return int(self.value.numel()) // self._columns
+
+    @property
+    def _columns(self) -> int:
+        return len("xyxy") if isinstance(self.value, BoundingBoxes) else len("xy")
+
+    @property
+    def coordinates(self) -> torch.Tensor:
+        """x1, y1, x2, y2 of the boxes, or x, y of the points, float64 on the CPU."""
+        values: torch.Tensor = (
+            self.value.as_subclass(torch.Tensor).to("cpu", torch.float64).reshape(self.count, self._columns)
+        )
+        return values @ TO_CORNERS[self.value.format] if isinstance(self.value, BoundingBoxes) else values
+
+    def rows(self, count: int, samples: int) -> torch.Tensor:
+        """The image of each of ``count`` boxes, points or masks, int64 (count,)."""
+        if self.sample is not None:
+            return torch.full((count,), self.sample)
+        return torch.arange(samples).repeat_interleave(count // max(samples, 1))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where things lie in a batch."""
+
+    entries: dict[Path, Any]  # its tensors, lists and tuples
+    images: frozenset[Path]
+    above: frozenset[Path]  # the containers that lead to the images
+    samples: int
+    alone: bool  # it is one image, not a batch or a list of them
+
+    @classmethod
+    def of(cls, batch: Any, images: Mapping[Path, torch.Tensor] | None = None) -> Layout | None:
+        """None if the batch has no targets; ``images`` are found by torchvision's rule if they are not known."""
+        entries = dict(_walk(batch))
+        if not any(isinstance(entry, TARGETS) for entry in entries.values()):
+            return None
+        images = find_images(batch) if images is None else images
+        first, image = next(iter(images.items()))
+        single = is_single(image)
+        listed = single and len(first) > 1 and isinstance(first[-1], int)
+        if single and len({path[:-1] if listed else path for path in images}) > 1:
+            raise TypeError(
+                "it cannot be told which boxes, masks and keypoints belong to which image: the batch has single images "
+                f"at {', '.join(map(name_of, images))}; collate them to one tensor or one list"
+            )
+        above = frozenset(path[:depth] for path in images for depth in range(len(path)))
+        samples = len(images) if single else len(image)
+        return cls(entries, frozenset(images), above, samples, alone=single and not listed)
+
+    def targets(self) -> Iterator[Target]:
+        for path, value in self.entries.items():
+            if isinstance(value, TARGETS):
+                sample, free = self.place(path)
+                if sample is None and value.shape[0] != self.samples:
+                    raise TypeError(
+                        f"{name_of(path)} is {type(value).__name__} {tuple(value.shape)} beside {self.samples} images: "
+                        f"its first dimension must be {self.samples}, or it must be in a list with one entry an image"
+                    )
+                yield Target(path, value, sample, free[:-1])
+
+    def place(self, path: Path) -> tuple[int | None, Path]:
+        """The sample to which an entry belongs, and its path without the sample's index."""
+        if self.alone:
+            return 0, path
+        for kind in (MutableSequence, tuple):  # a pair of lists may stand beside two images
+            for depth, index in enumerate(path):
+                before = path[:depth]
+                if isinstance(index, int) and self._lists_samples(before, kind):
+                    return index, (*before, *path[depth + 1 :])
+        return None, path
+
+    def _lists_samples(self, path: Path, kind: type) -> bool:
+        return (
+            isinstance(self.entries.get(path), kind)
+            and len(self.entries[path]) == self.samples
+            and path not in self.above
+        )
+
+    def fields(self) -> dict[tuple[int | None, Path], list[tuple[Path, Any]]]:
+        """What may have a row for each box, by the sample and what holds it."""
+        fields: dict[tuple[int | None, Path], list[tuple[Path, Any]]] = defaultdict(list)
+        for path, value in self.entries.items():
+            sample, free = self.place(path)
+            if free and free[-1] not in PER_IMAGE and path not in self.images:
+                fields[sample, free[:-1]].append((path, value))
+        return fields
+
+
+def has_targets(batch: Any) -> bool:
+    """Whether there are boxes, masks or keypoints in it."""
+    return any(isinstance(tensor, TARGETS) for tensor in movables(batch))
+
+
+def _walk(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """The tensors, lists and tuples of a batch, outer before inner."""
+    if isinstance(value, torch.Tensor | tuple | MutableSequence):
+        yield path, value
+    if not isinstance(value, torch.Tensor):
+        for key, child in children_of(value) or ():
+            yield from _walk(child, (*path, key))
+
+
+def retyped(tensor: torch.Tensor, like: torch.Tensor, **known: Any) -> torch.Tensor:
+    """``tensor`` with the type of ``like`` and what that knows beside its values; any shape, unlike torchvision's."""
+    if type(like) is torch.Tensor:
+        return tensor
+    typed: torch.Tensor = tensor.as_subclass(type(like))
+    vars(typed).update(vars(like) | known)
+    return typed
+
+
+def of_kind(kind: type, targets: Sequence[Target]) -> list[Target]:
+    """Those of boxes, of points or of masks."""
+    return [target for target in targets if isinstance(target.value, kind)]
+
+
+def one_size(sizes: torch.Tensor, what: str) -> tuple[int, int]:
+    """The height and width that all images have, int64 (N, 2); refused if they differ."""
+    if not (sizes == sizes[:1]).all():
+        raise ValueError(
+            f"{what}: batched targets must come to be of one size; got {sorted(map(tuple, sizes.tolist()))}: crop "
+            "or resize the images to one, or give a list of targets"
+        )
+    return int(sizes[0, 0]), int(sizes[0, 1])
+
+
+def name_of(path: Path) -> str:
+    return f"batch{''.join(f'[{key!r}]' for key in path)}"

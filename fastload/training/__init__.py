@@ -1,0 +1,1 @@
+"""The training step, and what surrounds it: precision, accumulation, averages, memory, evaluation."""

@@ -1,0 +1,85 @@
+"""What ``TrainStep`` can be made with; all else is refused with what was given and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from fastload.training.nonfinite import REACTIONS
+
+__all__ = [
+    "check_accumulate",
+    "check_clipping",
+    "check_loss_fn",
+    "check_on_nonfinite",
+    "check_optimizers",
+    "check_scaler",
+    "check_schedulers",
+]
+
+
+def check_optimizers(optimizers: Sequence[Optimizer], models: Sequence[nn.Module]) -> None:
+    if not optimizers:
+        raise ValueError("optimizer must be an optimizer or a list of at least one; got an empty list")
+    known = {id(parameter) for model in models for parameter in model.parameters()}
+    for optimizer in optimizers:
+        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        if held.isdisjoint(known):
+            raise ValueError(
+                f"optimizer must hold parameters of the model; got {len(held)} parameters, none the model's. "
+                "Make it from model.parameters(), after all that replaces them"
+            )
+
+
+def check_loss_fn(loss_fn: object, models: Sequence[nn.Module]) -> None:
+    if loss_fn is None and len(models) > 1:
+        raise TypeError("several models need a loss_fn, called as loss_fn(*models, *batch); got None")
+    if loss_fn is not None and not callable(loss_fn):
+        raise TypeError(f"loss_fn must be callable, or None if the model returns its loss; got {loss_fn!r}")
+
+
+def check_accumulate(accumulate: object) -> None:
+    if not isinstance(accumulate, int) or isinstance(accumulate, bool) or accumulate < 1:
+        raise ValueError(f"accumulate must be an int of at least 1, the batches an update; got {accumulate!r}")
+
+
+def check_clipping(max_norm: float | None, clip_value: float | None) -> None:
+    for name, limit in {"max_norm": max_norm, "clip_value": clip_value}.items():
+        if limit is not None and not limit > 0:
+            raise ValueError(f"{name} must be above 0, or None for no clipping; got {limit!r}")
+    if max_norm is not None and clip_value is not None:
+        raise ValueError(f"either max_norm or clip_value can be given; got {max_norm!r} and {clip_value!r}")
+
+
+def check_on_nonfinite(on_nonfinite: object) -> None:
+    if on_nonfinite not in REACTIONS:
+        raise ValueError(f"on_nonfinite must be one of {', '.join(map(repr, REACTIONS))}; got {on_nonfinite!r}")
+
+
+def check_schedulers(schedulers: Sequence[object], optimizers: Sequence[Optimizer]) -> None:
+    for scheduler in schedulers:
+        if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
+            raise TypeError(
+                "scheduler must be a torch.optim.lr_scheduler.LRScheduler that needs no metric, or None; got a "
+                f"{type(scheduler).__name__}. Leave it out, and step it in the loop"
+            )
+        if not any(scheduler.optimizer is optimizer for optimizer in optimizers):
+            raise ValueError(
+                "scheduler must be the given optimizer's; got a "
+                f"{type(scheduler).__name__} of another. Make it anew with this optimizer"
+            )
+
+
+def check_scaler(scaler: object, precision: str) -> None:
+    if scaler is None:
+        return
+    if not isinstance(scaler, torch.amp.GradScaler):
+        raise TypeError(f"scaler must be a torch.amp.GradScaler, or None; got a {type(scaler).__name__}")
+    if precision != "fp16":
+        raise ValueError(
+            f"scaler needs precision='fp16'; got precision={precision!r}. Leave the scaler out, or ask for fp16"
+        )

@@ -1,0 +1,126 @@
+"""``evaluate``: what a model's outputs are worth, in the precision you choose; the model is left as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from fastload.structure.tree import Path, map_movable
+from fastload.training.precision import autocast, resolve_precision
+
+__all__ = ["Metric", "evaluate"]
+
+METHODS = ("update", "compute", "reset")
+
+
+class Metric(Protocol):
+    """What torchmetrics, torcheval and a class of your own have in common."""
+
+    def update(self, outputs: Any, targets: Any, /) -> Any: ...
+
+    def compute(self) -> Any: ...
+
+    def reset(self) -> Any: ...
+
+
+def evaluate(
+    model: nn.Module,
+    loader: Iterable[Any],
+    metrics: Metric | Mapping[str, Metric] | None = None,
+    *,
+    precision: str = "auto",
+) -> Any:
+    """Return what ``metrics`` compute from the model's outputs for all batches of a loader.
+
+    >>> from torchmetrics.classification import MulticlassAccuracy
+    >>> model = nn.Linear(4, 2)
+    >>> loader = [(torch.randn(8, 4), torch.randint(0, 2, (8,))) for _ in range(3)]
+    >>> metrics = {name: MulticlassAccuracy(num_classes=2, average=name) for name in ("micro", "macro")}
+    >>> sorted(evaluate(model, loader, metrics, precision="bf16"))
+    ['macro', 'micro']
+
+    The model is in evaluation mode meanwhile, and each of its modules in its own mode again afterwards, after an
+    error too. No gradient is recorded, and the host waits for the device only where a metric does.
+
+    Args:
+        model: on its device already; evaluated where its first parameter is.
+        loader: batches of ``(inputs, targets)`` on that device, as ``PrefetchLoader`` yields them.
+        metrics: an object with ``update(outputs, targets)``, ``compute()`` and ``reset()``, such as a
+            ``torchmetrics.Metric`` or ``MetricCollection``, or a mapping of names to such objects. Those with a ``to``
+            method are moved to the device. They are reset at the start, and keep what they hold at the end.
+        precision: of ``model(inputs)``: ``"fp32"``, ``"bf16"``, ``"fp16"`` or ``"auto"``, as for ``TrainStep``.
+            Metrics are outside autocast, and get 16-bit outputs as float32, which changes no value.
+
+    Returns:
+        What the metric's ``compute`` returns; of a mapping, a dict of that by name; without metrics, an empty dict.
+
+    Raises:
+        TypeError: a metric lacks a method, or a batch is no pair.
+        ValueError: ``precision`` is none of those above.
+
+    With several ranks each evaluates its own batches, and torchmetrics gathers over ranks in ``compute``.
+    """
+    is_one = metrics is not None and not isinstance(metrics, Mapping)
+    named: Mapping[str, Any] = {"metric": metrics} if is_one else metrics or {}  # type: ignore[assignment]
+    _check(named)
+    device = next((tensor.device for tensor in chain(model.parameters(), model.buffers())), torch.device("cpu"))
+    region = autocast(resolve_precision(precision, device), device)
+    for metric in named.values():
+        if hasattr(metric, "to"):
+            metric.to(device)
+        metric.reset()
+    # No inference_mode: what a model keeps from a pass in it, such as a table made at first need or parameters that
+    # FSDP2 has gathered, cannot be trained with.
+    with torch.no_grad(), _in_evaluation_mode(model):
+        for batch in loader:
+            inputs, targets = _pair(batch)
+            with region:
+                outputs = model(inputs)
+            outputs = map_movable(_widened, outputs)
+            for metric in named.values():
+                metric.update(outputs, targets)
+    computed = {name: metric.compute() for name, metric in named.items()}
+    return computed["metric"] if is_one else computed
+
+
+@contextmanager
+def _in_evaluation_mode(model: nn.Module) -> Iterator[None]:
+    modes = {module: module.training for module in model.modules()}
+    try:
+        model.eval()
+        yield
+    finally:
+        model.train(modes[model])  # undoes what a module's own train() does besides, such as merging weights
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def _widened(output: Any, _: Path) -> Any:
+    is_half = isinstance(output, Tensor) and output.dtype in (torch.float16, torch.bfloat16)
+    return output.float() if is_half else output
+
+
+def _pair(batch: Any) -> tuple[Any, Any]:
+    match batch:
+        case inputs, targets:
+            return inputs, targets
+    length = f" of {len(batch)}" if isinstance(batch, (tuple, list, Mapping)) else ""
+    raise TypeError(
+        f"a batch must be a pair, (inputs, targets); got a {type(batch).__name__}{length}. Make pairs of the loader's "
+        'batches, such as ((batch["image"], batch["label"]) for batch in loader)'
+    )
+
+
+def _check(metrics: Mapping[str, Any]) -> None:
+    for name, metric in metrics.items():
+        missing = [method for method in METHODS if not callable(getattr(metric, method, None))]
+        if missing:
+            raise TypeError(
+                f"metrics must have update, compute and reset, or be a mapping of names to objects that have; got "
+                f"{name}: a {type(metric).__name__} without {', '.join(missing)}"
+            )

@@ -1,0 +1,1 @@
+"""Copies from host to device."""

@@ -1,0 +1,299 @@
+"""Recipes that draw for each image which of many transforms it undergoes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import torch
+
+from fastload.kernels.spec import Op
+from fastload.transforms.arguments import interpolation_name
+from fastload.transforms.blur import kernel_side, sigma_range
+from fastload.transforms.colour import ColorJitter
+from fastload.transforms.key import Key
+from fastload.transforms.lazy import Work
+from fastload.transforms.sampling import between
+from fastload.transforms.transform import Transform
+
+__all__ = ["Augmentation", "Drawn", "RandAugment", "ThreeAugment", "TrivialAugmentWide"]
+
+
+class Augmentation(IntEnum):
+    """What RandAugment and TrivialAugmentWide choose from; the sign of some magnitudes is drawn too."""
+
+    IDENTITY = 0
+    SHEAR_X = 1
+    SHEAR_Y = 2
+    TRANSLATE_X = 3
+    TRANSLATE_Y = 4
+    ROTATE = 5
+    BRIGHTNESS = 6
+    COLOR = 7
+    CONTRAST = 8
+    SHARPNESS = 9
+    POSTERIZE = 10
+    SOLARIZE = 11
+    AUTO_CONTRAST = 12
+    EQUALIZE = 13
+
+
+SIGNED = (Augmentation.SHEAR_X, Augmentation.SHARPNESS)  # the first and the last of them
+
+OPS = {
+    Augmentation.BRIGHTNESS: Op.BRIGHTNESS,
+    Augmentation.COLOR: Op.SATURATION,
+    Augmentation.CONTRAST: Op.CONTRAST,
+    Augmentation.POSTERIZE: Op.POSTERIZE,
+    Augmentation.SOLARIZE: Op.SOLARIZE,
+    Augmentation.AUTO_CONTRAST: Op.AUTOCONTRAST,
+}
+CODES = torch.tensor([float(OPS.get(each, Op.NONE)) for each in Augmentation])
+
+THREE = torch.tensor([[Op.GRAYSCALE, 0.0], [Op.SOLARIZE, 0.5], [Op.NONE, 0.0]])  # the last is blurred instead
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What each image undergoes one after another: ``augmentations``, int64 (N, S), and ``magnitudes``, float64 (N, S).
+
+    Magnitudes are signed and in torchvision's units: shear as a slope, translation in pixels, rotation in degrees,
+    brightness, colour, contrast and sharpness as a factor less 1, bits, and a threshold from 0 to 1.
+    """
+
+    augmentations: torch.Tensor
+    magnitudes: torch.Tensor
+
+
+class _AutoAugment(Transform):
+    """What RandAugment and TrivialAugmentWide share: what is drawn, carried out."""
+
+    def __init__(self, interpolation: Any, fill: float | None) -> None:
+        self.interpolation = interpolation_name(interpolation, ("nearest", "bilinear"))
+        self.fill = None if fill is None else float(fill)
+
+    def record(self, work: Work, parameters: Drawn) -> None:
+        """An image undergoes one thing at a time, so their order within a time is free: colours meet, to share passes.
+
+        Each is asked for even if no image drew it: an image must not depend on what the others of its batch drew.
+        """
+        columns = zip(parameters.augmentations.unbind(1), parameters.magnitudes.unbind(1), strict=True)
+        for time, (augmentations, magnitudes) in enumerate(columns):
+            steps = (self._colour, self._warp, self._sharpen, self._equalize)
+            for step in steps if time % 2 == 0 else reversed(steps):
+                step(work, augmentations, magnitudes)
+
+    def _colour(self, work: Work, augmentations: torch.Tensor, magnitudes: torch.Tensor) -> None:
+        amounts = torch.where(_signed(augmentations), 1 + magnitudes, magnitudes).float()
+        work.colour(torch.stack([CODES[augmentations], amounts], dim=1)[:, None])
+
+    def _warp(self, work: Work, augmentations: torch.Tensor, magnitudes: torch.Tensor) -> None:
+        work.warp(inverse_matrices(augmentations, magnitudes, work.sizes), self.interpolation, self.fill)
+
+    def _sharpen(self, work: Work, augmentations: torch.Tensor, magnitudes: torch.Tensor) -> None:
+        work.sharpen(torch.where(augmentations == Augmentation.SHARPNESS, 1 + magnitudes, 1.0).float())
+
+    def _equalize(self, work: Work, augmentations: torch.Tensor, magnitudes: torch.Tensor) -> None:  # noqa: ARG002
+        work.equalize(augmentations == Augmentation.EQUALIZE)
+
+
+class RandAugment(_AutoAugment):
+    """For each image ``num_ops`` of 14 changes, all of the same magnitude, one after another.
+
+    >>> RandAugment()(torch.full((2, 3, 32, 32), 7, dtype=torch.uint8)).shape
+    torch.Size([2, 3, 32, 32])
+
+    The changes and their magnitudes are torchvision v2's; each image has its own. Images of one size, with 3 channels
+    or 1, uint8, or floating-point from 0 to 1. RandAugment: Practical automated data augmentation with a reduced search
+    space, Cubuk et al., 2019.
+
+    Args:
+        num_ops: how many.
+        magnitude: how strong they are, from 0 to ``num_magnitude_bins - 1``.
+        num_magnitude_bins: how many strengths there are.
+        interpolation: of what is sheared, moved or rotated: "nearest" or "bilinear".
+        fill: what comes in from outside of the image, in units of its values; None, as torchvision's, is black, and an
+            interpolated border is not weighed twice.
+
+    Raises:
+        ValueError: ``num_ops`` is not positive, ``magnitude`` or ``num_magnitude_bins`` is out of range, or
+            ``interpolation`` is none of these.
+    """
+
+    def __init__(
+        self,
+        num_ops: int = 2,
+        magnitude: int = 9,
+        num_magnitude_bins: int = 31,
+        interpolation: Any = "nearest",
+        fill: float | None = None,
+    ) -> None:
+        super().__init__(interpolation, fill)
+        if not (isinstance(num_ops, int) and num_ops > 0):
+            raise ValueError(f"num_ops must be a positive int; got {num_ops!r}")
+        self.num_magnitude_bins = _bins(num_magnitude_bins)
+        if not (isinstance(magnitude, int) and 0 <= magnitude < num_magnitude_bins):
+            raise ValueError(f"magnitude must be an int from 0 to {num_magnitude_bins - 1}; got {magnitude!r}")
+        self.num_ops = num_ops
+        self.magnitude = magnitude
+        self._levels = _levels(self.num_magnitude_bins, slope=0.3, pixels=0.0, degrees=30.0, factor=0.9, bits=4)
+
+    def __repr__(self) -> str:
+        return (
+            f"RandAugment({self.num_ops}, {self.magnitude}, {self.num_magnitude_bins}, {self.interpolation!r}, "
+            f"fill={self.fill})"
+        )
+
+    def sample(self, sizes: torch.Tensor, key: Key) -> Drawn:
+        numbers = key.uniform(len(sizes), 2 * self.num_ops)
+        augmentations = (numbers[:, : self.num_ops] * len(Augmentation)).long()
+        levels = self._levels[:, self.magnitude].repeat(len(sizes), 1)
+        height, width = sizes.unbind(1)
+        levels[:, Augmentation.TRANSLATE_X] = self._translation(width)
+        levels[:, Augmentation.TRANSLATE_Y] = self._translation(height)
+        return Drawn(
+            augmentations, _with_sign(augmentations, levels.gather(1, augmentations), numbers[:, self.num_ops :])
+        )
+
+    def _translation(self, sides: torch.Tensor) -> torch.Tensor:
+        """``linspace(0, 150 / 331 * side, bins)[magnitude]`` as torch computes it: it is cut off to whole pixels."""
+        most = (150 / 331 * sides.double()).float()
+        last = self.num_magnitude_bins - 1
+        step = most / last
+        near_zero = self.magnitude < self.num_magnitude_bins // 2
+        return (step * self.magnitude if near_zero else most - step * (last - self.magnitude)).double()
+
+
+class TrivialAugmentWide(_AutoAugment):
+    """For each image one of 14 changes, of a magnitude drawn from the whole range.
+
+    >>> TrivialAugmentWide()(torch.full((2, 3, 32, 32), 7, dtype=torch.uint8)).shape
+    torch.Size([2, 3, 32, 32])
+
+    The changes and their magnitudes are torchvision v2's; each image has its own. Images of one size, with 3 channels
+    or 1, uint8, or floating-point from 0 to 1. TrivialAugment: Tuning-free Yet State-of-the-Art Data Augmentation,
+    Müller and Hutter, 2021.
+
+    Args:
+        num_magnitude_bins: how many strengths there are.
+        interpolation: of what is sheared, moved or rotated: "nearest" or "bilinear".
+        fill: what comes in from outside of the image, in units of its values; None, as torchvision's, is black, and an
+            interpolated border is not weighed twice.
+
+    Raises:
+        ValueError: ``num_magnitude_bins`` is below 2, or ``interpolation`` is none of these.
+    """
+
+    def __init__(self, num_magnitude_bins: int = 31, interpolation: Any = "nearest", fill: float | None = None) -> None:
+        super().__init__(interpolation, fill)
+        self.num_magnitude_bins = _bins(num_magnitude_bins)
+        self._levels = _levels(self.num_magnitude_bins, slope=0.99, pixels=32.0, degrees=135.0, factor=0.99, bits=6)
+
+    def __repr__(self) -> str:
+        return f"TrivialAugmentWide({self.num_magnitude_bins}, {self.interpolation!r}, fill={self.fill})"
+
+    def sample(self, sizes: torch.Tensor, key: Key) -> Drawn:
+        which, strength, sign = key.uniform(len(sizes), 3)[:, :, None].unbind(1)
+        augmentations = (which * len(Augmentation)).long()
+        levels = self._levels[augmentations, (strength * self.num_magnitude_bins).long()]
+        return Drawn(augmentations, _with_sign(augmentations, levels, sign))
+
+
+class ThreeAugment(Transform):
+    """For each image one of three: no colour, solarised, or blurred; then its colours jittered.
+
+    >>> ThreeAugment()
+    ThreeAugment(color_jitter=0.3, kernel_size=13, sigma=(0.1, 2.0))
+    >>> ThreeAugment()(torch.full((2, 3, 32, 32), 7, dtype=torch.uint8)).shape
+    torch.Size([2, 3, 32, 32])
+
+    Images of one size, with 3 channels or 1, uint8, or floating-point from 0 to 1. They are solarised from half of the
+    full scale on. DeiT III: Revenge of the ViT, Touvron et al., 2022, which crops and mirrors before.
+
+    Args:
+        color_jitter: as ``ColorJitter`` takes brightness, contrast and saturation; 0 for none.
+        kernel_size: of the blur; 13 reaches three times the greatest sigma.
+        sigma: least and greatest standard deviation of the blur in pixels.
+
+    Raises:
+        ValueError: ``color_jitter`` is negative, or ``kernel_size`` or ``sigma`` is not what ``GaussianBlur`` takes.
+    """
+
+    def __init__(
+        self, color_jitter: float = 0.3, kernel_size: int = 13, sigma: float | tuple[float, float] = (0.1, 2.0)
+    ) -> None:
+        self.color_jitter = color_jitter
+        self.kernel_size = kernel_side(kernel_size)
+        self.sigma = sigma_range(sigma)
+        self._jitter = ColorJitter(color_jitter, color_jitter, color_jitter)
+
+    def __repr__(self) -> str:
+        return f"ThreeAugment(color_jitter={self.color_jitter}, kernel_size={self.kernel_size}, sigma={self.sigma})"
+
+    def sample(self, sizes: torch.Tensor, key: Key) -> tuple[torch.Tensor, torch.Tensor]:
+        """Standard deviations of the blur, float32 (N,), 0 for none, and colour operations, float32 (N, S, 2)."""
+        numbers = key.uniform(len(sizes), 2 + self._jitter.numbers)
+        choice = (numbers[:, 0] * len(THREE)).long()
+        sigmas = between(numbers[:, 1], *self.sigma) * (choice == len(THREE) - 1)
+        return sigmas.float(), torch.cat([THREE[choice][:, None], self._jitter.ops(numbers[:, 2:])], dim=1)
+
+    def record(self, work: Work, parameters: tuple[torch.Tensor, torch.Tensor]) -> None:
+        sigmas, ops = parameters
+        work.blur(sigmas, self.kernel_size)
+        work.colour(ops)
+
+
+def inverse_matrices(augmentations: torch.Tensor, magnitudes: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+    """From each output pixel to where it comes from, both relative to the image's centre: float32 (N, 6), rows x and y.
+
+    >>> inverse_matrices(torch.tensor([Augmentation.TRANSLATE_X]), torch.tensor([3.7]), torch.tensor([[10, 20]]))
+    tensor([[ 1.,  0., -3.,  0.,  1.,  0.]])
+
+    As torchvision: shears leave the top left corner where it is, rotation leaves the centre, and is anticlockwise,
+    translation is by whole pixels. Of the terms below, all but one augmentation's are 0.
+    """
+
+    def magnitude(augmentation: Augmentation) -> torch.Tensor:
+        return torch.where(augmentations == augmentation, magnitudes, 0.0)
+
+    height, width = sizes.double().unbind(1)
+    slope_x, slope_y = magnitude(Augmentation.SHEAR_X), magnitude(Augmentation.SHEAR_Y)
+    right, down = magnitude(Augmentation.TRANSLATE_X).trunc(), magnitude(Augmentation.TRANSLATE_Y).trunc()
+    angle = magnitude(Augmentation.ROTATE).deg2rad()
+    cos, sin = angle.cos(), angle.sin()
+    # A shear about the corner is one about the centre, moved by its slope times the corner's distance.
+    row_x = (cos, slope_x - sin, slope_x * height / 2 - right)
+    row_y = (slope_y + sin, cos, slope_y * width / 2 - down)
+    return torch.stack([*row_x, *row_y], dim=1).float()
+
+
+def _levels(bins: int, *, slope: float, pixels: float, degrees: float, factor: float, bits: int) -> torch.Tensor:
+    """The magnitude of each augmentation at each strength, float64 (14, bins): torchvision's float32 numbers."""
+
+    def up_to(most: float) -> torch.Tensor:
+        return torch.linspace(0.0, most, bins)
+
+    levels = torch.zeros(len(Augmentation), bins)
+    levels[Augmentation.SHEAR_X : Augmentation.SHEAR_Y + 1] = up_to(slope)
+    levels[Augmentation.TRANSLATE_X : Augmentation.TRANSLATE_Y + 1] = up_to(pixels)
+    levels[Augmentation.ROTATE] = up_to(degrees)
+    levels[Augmentation.BRIGHTNESS : Augmentation.SHARPNESS + 1] = up_to(factor)
+    levels[Augmentation.POSTERIZE] = (8 - torch.arange(bins) / ((bins - 1) / bits)).round()
+    levels[Augmentation.SOLARIZE] = torch.linspace(1.0, 0.0, bins)
+    return levels.double()
+
+
+def _signed(augmentations: torch.Tensor) -> torch.Tensor:
+    return (augmentations >= SIGNED[0]) & (augmentations <= SIGNED[1])
+
+
+def _with_sign(augmentations: torch.Tensor, magnitudes: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    """Half of the magnitudes that have a sign turned negative."""
+    return torch.where(_signed(augmentations) & (numbers < 0.5), -magnitudes, magnitudes)  # noqa: PLR2004
+
+
+def _bins(count: int) -> int:
+    if not (isinstance(count, int) and count > 1):
+        raise ValueError(f"num_magnitude_bins must be an int above 1; got {count!r}")
+    return count

@@ -1,0 +1,283 @@
+"""The benchmark: every suite end to end at its tiny size, and what a result file promises."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from rich.console import Console
+from typer.testing import CliRunner
+
+from fastload import bench
+from fastload.bench.harness import result
+from fastload.bench.subjects import normalizers, stages
+from fastload.bench.suites import step, transfer
+from fastload.cli import app
+from fastload.environment import cores
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="measures at full size where there is a GPU")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Leave the other cores to the loaders' workers: many short measurements crawl when threads outnumber cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def console():
+    return Console(record=True, width=200)
+
+
+def measured(path):
+    return bench.Result.read(path).rows
+
+
+def test_kernels_measures_every_subject_in_both_formats(tmp_path, console):
+    rows = measured(bench.prepare("kernels", runs=2, out=tmp_path).run(console))
+    lines = {(row["case"], row["variant"], row["subject"]) for row in rows}
+    names = {"floor", "fastload", "compile", "timm", "torchvision", "kornia"} & {row["subject"] for row in rows}
+    assert {"floor", "fastload", "compile", "torchvision"} <= names
+    formats = ("contiguous", "channels_last")
+    absent = {
+        "normalize": set(),
+        "flip_normalize": {"timm"},
+        "rrc_flip_normalize": {"timm", "compile"},
+        "deit_recipe": {"timm", "compile"},
+        "detection_resize": {"timm", "compile"},
+    }
+    assert lines == {
+        (case, variant, name) for case, others in absent.items() for variant in formats for name in names - others
+    }
+    for row in rows:
+        assert row["metric"] == "us"
+        assert row["runs"] == 2
+        assert row["ratio_to_floor"] > 0
+        assert ("host_us" in row) == (row["subject"] != "floor")
+
+
+def test_resident_measures_every_loader_next_to_the_limit(tmp_path, console):
+    session = bench.prepare("resident", cases=["vit_b16_b128"], runs=1, out=tmp_path)
+    rows = {row["subject"]: row for row in measured(session.run(console))}
+    assert list(rows) == session.subjects
+    assert {"limit", "plain", "fastload"} <= set(rows)
+    assert rows["limit"]["ratio_to_limit"] == 1
+    assert all(row["metric"] == "img_per_s" and row["ratio_to_limit"] > 0 for row in rows.values())
+
+
+def test_jpeg_measures_every_stage_next_to_the_limit(tmp_path, console):
+    session = bench.prepare("jpeg", cases=["vit_b16_b128"], runs=1, out=tmp_path)
+    rows = {row["subject"]: row for row in measured(session.run(console))}
+    assert list(rows) == session.subjects
+    assert {"limit", "fastload_cpu_decode", "fastload"} <= set(rows)
+    assert rows["limit"]["ratio_to_limit"] == 1
+    assert all(row["metric"] == "img_per_s" and row["ratio_to_limit"] > 0 for row in rows.values())
+
+
+def test_jpeg_measures_loaders_alone(tmp_path, console):
+    rows = measured(bench.prepare("jpeg", cases=["loader"], subjects=["fastload"], runs=1, out=tmp_path).run(console))
+    assert [(row["subject"], row["metric"]) for row in rows] == [("fastload", "loader_img_per_s")]
+
+
+@pytest.mark.skipif(cores() < 2, reason="starts two ranks")
+def test_ddp_measures_all_ranks_together_next_to_the_limit(tmp_path, console):
+    rows = measured(bench.prepare("ddp", cases=["resnet50_b256_x2"], runs=1, out=tmp_path).run(console))
+    assert [row["subject"] for row in rows] == ["limit", "fastload"]
+    assert rows[0]["ratio_to_limit"] == 1
+    assert all(row["metric"] == "img_per_s" and row["ratio_to_limit"] > 0 for row in rows)
+
+
+def test_ddp_has_no_figures_where_wrong_images_are_delivered(tmp_path, monkeypatch):
+    def with_labels_of_others(source):
+        for images, labels in stages.fastload(source):
+            yield images, labels.roll(1)
+
+    monkeypatch.setitem(stages.STAGES, "fastload", with_labels_of_others)
+    with pytest.raises(bench.WrongValuesError, match="fastload is wrong"):
+        bench.prepare("ddp", cases=["resnet50_b256_x1"], runs=1, out=tmp_path).run()
+    assert not list(tmp_path.iterdir())
+
+
+def test_ddp_leaves_out_cases_with_more_ranks_than_devices(tmp_path, monkeypatch):
+    monkeypatch.setattr("fastload.bench.session.cores", lambda: 2)
+    assert bench.prepare("ddp", out=tmp_path).cases == ["resnet50_b256_x1", "resnet50_b256_x2"]
+    with pytest.raises(ValueError, match="resnet50_b256_x4 needs 4 cores, and there are 2: choose other cases"):
+        bench.prepare("ddp", cases=["resnet50_b256_x2", "resnet50_b256_x4"], out=tmp_path)
+
+
+def test_accuracy_compares_the_same_recipe_over_seeds(tmp_path, console):
+    rows = measured(bench.prepare("accuracy", runs=2, out=tmp_path).run(console))
+    metrics = ("eval_loss", "eval_accuracy")
+    assert {(row["subject"], row["metric"]) for row in rows} == {(s, m) for s in ("pil", "fastload") for m in metrics}
+    assert all(row["runs"] == 2 and row["std"] >= 0 for row in rows)
+    accuracies = [row["mean"] for row in rows if row["metric"] == "eval_accuracy"]
+    assert all(0 <= accuracy <= 1 for accuracy in accuracies)
+
+
+def test_ladder_measures_every_rung(tmp_path, console):
+    rows = measured(bench.prepare("ladder", runs=1, out=tmp_path).run(console))
+    metrics = {
+        "img_per_s",
+        "ms",
+        "final_loss",
+        "eval_img_per_s",
+        "eval_img_per_s_autocast",
+        "eval_loss",
+        "eval_loss_autocast",
+        "eval_accuracy",
+        "eval_accuracy_autocast",
+    }
+    rungs = ("fp32", "amp", "set_to_none", "non_blocking", "prefetch", "bf16_fused", "limit")
+    assert [(row["subject"]) for row in rows if row["metric"] == "img_per_s"] == list(rungs)
+    assert {(row["subject"], row["metric"]) for row in rows} == {(rung, m) for rung in rungs for m in metrics}
+    figures = {(row["subject"], row["metric"]): row for row in rows}
+    # The same seed and batches, and on the CPU the same precision too.
+    assert figures["amp", "final_loss"]["first_loss"] == figures["prefetch", "final_loss"]["first_loss"]
+    assert all(0 <= figures[rung, "eval_accuracy"]["median"] <= 1 for rung in rungs)
+    assert 1000 / figures["fp32", "ms"]["median"] * 8 == pytest.approx(figures["fp32", "img_per_s"]["median"], rel=1e-4)
+
+
+def test_transfer_measures_host_and_wall_time_of_both_kinds_of_memory(tmp_path, console):
+    rows = measured(bench.prepare("transfer", runs=2, out=tmp_path).run(console))
+    assert {(row["case"], row["variant"], row["subject"], row["metric"]) for row in rows} == set(
+        itertools.product(
+            ("maskrcnn_b16", "classification_b256", "dict_of_100"),
+            ("pageable", "pinned"),
+            ("per_tensor", "fastload"),
+            ("host_us", "wall_us"),
+        )
+    )
+    for row in rows:
+        assert row["median"] > 0
+        assert row["ratio_to_per_tensor" if row["metric"] == "host_us" else "ratio_to_floor"] > 0
+    assert "tiny size" in console.export_text()
+
+
+def test_a_transfer_that_arrives_wrong_has_no_figures(tmp_path, monkeypatch):
+    monkeypatch.setitem(transfer.SUBJECTS, "fastload", lambda _: lambda batch: (batch[0], batch[1] + 1))
+    with pytest.raises(bench.WrongValuesError, match="fastload is wrong"):
+        bench.prepare("transfer", cases=["classification_b256"], runs=1, out=tmp_path).run()
+    assert not list(tmp_path.iterdir())
+
+
+def test_step_measures_every_subject_beside_the_handwritten_loop(tmp_path, console):
+    session = bench.prepare("step", cases=["vit_b16_b128", "resnet18_b64"], runs=1, out=tmp_path)
+    rows = measured(session.run(console))
+    assert {"handwritten", "fastload"} <= set(session.subjects)
+    assert {(row["case"], row["variant"], row["subject"]) for row in rows} == set(
+        itertools.product(("vit_b16_b128", "resnet18_b64"), ("bf16",), session.subjects)
+    )
+    for row in rows:
+        assert row["metric"] == "ms"
+        assert row["median"] > 0
+        assert (row["ratio_to_handwritten"] == 1) == (row["subject"] == "handwritten")
+    assert "tiny size" in console.export_text()
+
+
+def test_step_measures_a_model_that_returns_its_losses(tmp_path, console):
+    session = bench.prepare("step", cases=["maskrcnn_b4"], subjects=["fastload"], runs=1, out=tmp_path)
+    assert [row["subject"] for row in measured(session.run(console))] == ["handwritten", "fastload"]
+
+
+def test_a_step_that_trains_otherwise_has_no_figures(tmp_path, monkeypatch):
+    monkeypatch.setitem(step.SUBJECTS, "fastload", lambda _: lambda images, _: images.mean())
+    with pytest.raises(bench.WrongValuesError, match="fastload is wrong: its first losses are"):
+        bench.prepare("step", cases=["vit_b16_b128"], subjects=["fastload"], runs=1, out=tmp_path).run()
+    assert not list(tmp_path.iterdir())
+
+
+def quick(case="normalize", subjects=("torchvision",), **options):
+    return bench.prepare("kernels", cases=[case], subjects=subjects, runs=1, **options)
+
+
+def test_file_says_what_was_measured_on_what(tmp_path, console, monkeypatch):
+    monkeypatch.setenv("FASTLOAD_COMMIT", "0123456789abcdef-dirty")
+    path = quick(out=tmp_path).run(console)
+    assert path == tmp_path / "kernels--cpu.json"
+    content = json.loads(path.read_text())
+    assert set(content) == {"suite", "meta", "rows"}
+    assert set(content["meta"]) == result.META_KEYS
+    assert all(set(row) >= result.ROW_KEYS for row in content["rows"])
+    meta = content["meta"]
+    assert (meta["git_commit"], meta["git_dirty"]) == ("0123456789abcdef", True)
+    assert (meta["device"], meta["torch"]) == ("cpu", torch.__version__)
+    assert list(meta["wall_s"]) == ["normalize"]
+    assert "tiny size" in console.export_text()
+
+
+def test_a_second_run_of_the_same_commit_adds_its_rows(tmp_path, console, monkeypatch):
+    monkeypatch.setenv("FASTLOAD_COMMIT", "one")
+    quick("flip_normalize", out=tmp_path).run(console)
+    quick("normalize", out=tmp_path).run(console)
+    path = quick("normalize", ["fastload"], out=tmp_path).run(console)
+    merged = bench.Result.read(path)
+    assert [(row["case"], row["subject"]) for row in merged.rows if row["variant"] == "contiguous"] == [
+        ("normalize", "floor"),
+        ("normalize", "fastload"),
+        ("normalize", "torchvision"),
+        ("flip_normalize", "floor"),
+        ("flip_normalize", "torchvision"),
+    ]
+    assert set(merged.meta["wall_s"]) == {"normalize", "flip_normalize"}
+
+
+def test_a_run_of_another_commit_replaces_the_file(tmp_path, console, monkeypatch):
+    monkeypatch.setenv("FASTLOAD_COMMIT", "one")
+    quick("flip_normalize", out=tmp_path).run(console)
+    monkeypatch.setenv("FASTLOAD_COMMIT", "two")
+    rows = measured(quick("normalize", out=tmp_path).run(console))
+    assert {row["case"] for row in rows} == {"normalize"}
+    assert "will be replaced" in console.export_text()
+
+
+def test_a_missing_peer_is_named_and_the_others_are_measured(tmp_path, console):
+    suite = replace(bench.SUITES["kernels"], packages={"kornia": "no-such-package"})
+    session = bench.prepare(suite, cases=["normalize"], subjects=["kornia", "torchvision"], runs=1, out=tmp_path)
+    found = bench.Result.read(session.run(console))
+    assert found.meta["missing"] == ["kornia"]
+    assert {row["subject"] for row in found.rows} == {"floor", "torchvision"}
+    assert "kornia is missing: no-such-package is not installed" in console.export_text()
+
+
+def test_wrong_values_have_no_figures(tmp_path, monkeypatch):
+    monkeypatch.setitem(normalizers.NORMALIZERS, "torchvision", lambda *_: lambda images, _flip: images.bfloat16())
+    arguments = ["bench", "kernels", "--cases", "normalize", "--subjects", "torchvision", "--out", str(tmp_path)]
+    outcome = CliRunner().invoke(app, arguments)
+    assert outcome.exit_code == 1
+    assert "torchvision is wrong" in outcome.output
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["nothing"],
+            "there is no suite 'nothing'; choose from kernels, resident, jpeg, ladder, accuracy",
+        ),
+        (["kernels", "--cases", "rotate"], "there is no case 'rotate'; choose from normalize, flip_normalize"),
+        (["kernels", "--subjects", "me"], "there is no subject 'me'; choose from floor, fastload"),
+    ],
+)
+def test_wrong_names_are_refused_with_what_is_allowed(arguments, message, tmp_path):
+    outcome = CliRunner().invoke(app, ["bench", *arguments, "--out", str(tmp_path)])
+    assert outcome.exit_code == 2
+    assert message in outcome.output
+
+
+def test_a_file_that_is_no_result_is_not_overwritten(tmp_path):
+    (tmp_path / "kernels--cpu.json").write_text('{"suite": "kernels", "rows": []}')
+    outcome = CliRunner().invoke(app, ["bench", "kernels", "--out", str(tmp_path)])
+    assert outcome.exit_code == 2
+    assert "is no result file: the file lacks meta" in outcome.output
+
+
+def test_no_fewer_than_one_run():
+    with pytest.raises(ValueError, match="runs must be at least 1, how often each subject is measured; got 0"):
+        bench.prepare("kernels", runs=0)
