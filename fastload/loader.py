@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from fastload.prefetch.decode_ahead import Decoder
+from fastload.prefetch.decode_ahead import DecodeStage
 from fastload.prefetch.fetcher import Fetcher
-from fastload.prefetch.iterator import Pass
-from fastload.prefetch.preparer import Preparation
-from fastload.prefetch.slots import Room
+from fastload.prefetch.iterator import PrefetchIterator
+from fastload.prefetch.preparer import Preparer
+from fastload.prefetch.slots import SlotPool
 from fastload.prefetch.static import Static
 from fastload.resume.position import Progress
-from fastload.resume.samplers import Order
+from fastload.resume.samplers import SamplerState
 from fastload.resume.state import Resumption, state_after
 from fastload.streams import side_stream
 from fastload.transforms import Compose, Key, Normalize
@@ -107,34 +107,34 @@ class PrefetchLoader:
         self._progress: Progress | None = None
         self._resumption: Resumption | None = None
         self._side = side_stream(self.device)
-        self._spare: list[Room] = []
-        self._passes: weakref.WeakSet[Pass] = weakref.WeakSet()
+        self._spare: list[SlotPool] = []
+        self._passes: weakref.WeakSet[PrefetchIterator] = weakref.WeakSet()
         self._ends: weakref.WeakSet[threading.Event] = weakref.WeakSet()  # each is kept by its pass's thread
 
     def __iter__(self) -> Iterator[Any]:
         if isinstance(self.loader, Iterator) and (live := self._live_pass()):
             return live  # as iter() of an iterator is itself
         self._end_passes_that_share_an_iterator()
-        order, resumption = Order(self.loader), self._resumption
+        order, resumption = SamplerState(self.loader), self._resumption
         start = resumption.start if resumption else order.start()
         with _garbage_kept_from_workers():
             batches = resumption.begin() if resumption else iter(self.loader)
         progress = Progress(self.loader, self.epoch, start, resumption.first if resumption else None)
         self._side.follow_consumer()
         # The last pass's room knows which batches the consumer may still hold: memory is bounded across epochs too.
-        room = self._spare.pop() if self._spare else Room(self.depth, self.static)
+        room = self._spare.pop() if self._spare else SlotPool(self.depth, self.static)
         rank, ranks = order.share
         key = Key(self.seed, self.epoch, place=rank, stride=ranks)
-        prepare = Preparation(self._side, self.transform, key, self.stats, samples=progress.yielded.samples)
+        prepare = Preparer(self._side, self.transform, key, self.stats, samples=progress.yielded.samples)
         self.epoch += 1
         self._progress, self._resumption = progress, None
-        decoder = Decoder.of(self.transform, self.device) if _yields_fresh_batches(self.loader) else None
-        one_pass = Pass(Fetcher(batches, progress, room, decoder), prepare, self._spare)
+        decoder = DecodeStage.of(self.transform, self.device) if _yields_fresh_batches(self.loader) else None
+        one_pass = PrefetchIterator(Fetcher(batches, progress, room, decoder), prepare, self._spare)
         self._passes.add(one_pass)
         self._ends.add(one_pass.ended)
         return one_pass
 
-    def _live_pass(self) -> Pass | None:
+    def _live_pass(self) -> PrefetchIterator | None:
         return next((each for each in self._passes if each.close.alive), None)
 
     def _end_passes_that_share_an_iterator(self) -> None:
@@ -172,7 +172,7 @@ class PrefetchLoader:
             self._resumption.give_up(epoch)
             self._resumption = None
         self.epoch = epoch
-        Order(self.loader).set_epoch(epoch)
+        SamplerState(self.loader).set_epoch(epoch)
 
     @property
     def resumed_at(self) -> int:

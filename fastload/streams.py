@@ -25,15 +25,15 @@ import torch
 __all__ = [
     "FEW_QUEUES",
     "STREAMLESS",
-    "Mark",
-    "NoStream",
-    "Passed",
-    "Point",
-    "Readout",
+    "AsyncReadback",
+    "DoneFence",
+    "Fence",
     "Recordable",
     "SideStream",
+    "SyncStream",
+    "Timestamp",
+    "copy_beside",
     "current_stream_handle",
-    "sent_ahead",
     "side_stream",
     "wait_for_current_stream",
 ]
@@ -54,7 +54,7 @@ if platform.machine() != "aarch64":
 STREAMLESS = ("cpu", "mps")
 
 
-class Point(Protocol):
+class Fence(Protocol):
     """How far a stream has been given work."""
 
     def wait(self) -> None:
@@ -95,22 +95,22 @@ class SideStream:
         stream: AbstractContextManager[Any] = self._backend.stream(consumer)
         return stream
 
-    def prepared(self) -> _EventPoint:
+    def prepared(self) -> EventFence:
         """How far this stream has been given work."""
-        return _EventPoint(self.device, self._stream)
+        return EventFence(self.device, self._stream)
 
-    def consumed(self, consumer: Any) -> _EventPoint:
+    def consumed(self, consumer: Any) -> EventFence:
         """How far a consumer's stream has been given work."""
-        return _EventPoint(self.device, consumer)
+        return EventFence(self.device, consumer)
 
-    def hand_over(self, memory: Iterable[Recordable], ready: _EventPoint, consumer: Any) -> None:
+    def hand_over(self, memory: Iterable[Recordable], ready: EventFence, consumer: Any) -> None:
         """Let a consumer's stream use ``memory`` as soon as this stream has come to ``ready``."""
         consumer.wait_event(ready.event)
         for block in memory:
             block.record_stream(consumer)
 
 
-class _EventPoint:
+class EventFence:
     def __init__(self, device: torch.device, stream: Any) -> None:
         # A blocking event lets the waiting thread sleep; by default CUDA would spin on a core that the workers need.
         options = {"blocking": True} if device.type == "cuda" else {}
@@ -124,7 +124,7 @@ class _EventPoint:
         return bool(self.event.query())
 
 
-class NoStream:
+class SyncStream:
     """The same calls where there is nothing to order: the work is done when the call returns."""
 
     def __init__(self, device: torch.device) -> None:
@@ -139,16 +139,16 @@ class NoStream:
     def on(self, consumer: None) -> AbstractContextManager[None]:  # noqa: ARG002
         return nullcontext()
 
-    def prepared(self) -> Passed:
-        return Passed()
+    def prepared(self) -> DoneFence:
+        return DoneFence()
 
-    def consumed(self, consumer: None) -> Passed:  # noqa: ARG002
-        return Passed()
+    def consumed(self, consumer: None) -> DoneFence:  # noqa: ARG002
+        return DoneFence()
 
-    def hand_over(self, memory: Iterable[Recordable], ready: Passed, consumer: None) -> None: ...
+    def hand_over(self, memory: Iterable[Recordable], ready: DoneFence, consumer: None) -> None: ...
 
 
-class Passed:
+class DoneFence:
     """A point that no one needs to wait for."""
 
     def wait(self) -> None: ...
@@ -167,7 +167,7 @@ def wait_for_current_stream(device: torch.device) -> None:
     torch.get_device_module(device).current_stream(device).synchronize()
 
 
-def sent_ahead(block: torch.Tensor, device: torch.device) -> torch.Tensor:
+def copy_beside(block: torch.Tensor, device: torch.device) -> torch.Tensor:
     """A pinned block on the device, without a turn in the caller's current stream.
 
     There a copy of a few bytes would take the time of a small kernel, most of it waits before and behind. Nothing that
@@ -197,14 +197,14 @@ def _beside(device: torch.device) -> tuple[Any, Any]:
     return backend.Stream(device), backend.Event()
 
 
-def side_stream(device: torch.device) -> SideStream | NoStream:
-    return NoStream(device) if device.type in STREAMLESS else SideStream(device)
+def side_stream(device: torch.device) -> SideStream | SyncStream:
+    return SyncStream(device) if device.type in STREAMLESS else SideStream(device)
 
 
-class Readout:
+class AsyncReadback:
     """The values of a small tensor on the host, without a wait for more than what was queued before it.
 
-    >>> Readout(torch.tensor([1.0, 0.0])).read()
+    >>> AsyncReadback(torch.tensor([1.0, 0.0])).read()
     [1.0, 0.0]
 
     The copy goes to pinned memory behind the caller's current stream. ``at_once`` says that there is no stream, so
@@ -213,11 +213,11 @@ class Readout:
 
     def __init__(self, values: torch.Tensor) -> None:
         self.at_once = values.device.type in STREAMLESS
-        self._values, self._point = values, Passed()  # type: torch.Tensor, Point
+        self._values, self._point = values, DoneFence()  # type: torch.Tensor, Fence
         if not self.at_once:
             self._values = torch.empty_like(values, device="cpu", pin_memory=True).copy_(values, non_blocking=True)
             backend: Any = torch.get_device_module(values.device)
-            self._point = _EventPoint(values.device, backend.current_stream(values.device))
+            self._point = EventFence(values.device, backend.current_stream(values.device))
 
     def read(self) -> list[float]:
         """Wait until the device has come to this point, and return the values."""
@@ -225,10 +225,10 @@ class Readout:
         return [float(value) for value in self._values.tolist()]
 
 
-class Mark:
+class Timestamp:
     """A point in time: of the device's current stream, or of the clock where there are no streams.
 
-    >>> start, end = Mark(torch.device("cpu")), Mark(torch.device("cpu"))
+    >>> start, end = Timestamp(torch.device("cpu")), Timestamp(torch.device("cpu"))
     >>> start.seconds_to(end) >= 0
     True
 
@@ -243,7 +243,7 @@ class Mark:
             self._event = backend.Event(enable_timing=True)
             self._event.record(backend.current_stream(device))
 
-    def seconds_to(self, later: Mark) -> float:
+    def seconds_to(self, later: Timestamp) -> float:
         if self._event is None:
             return later._seconds - self._seconds
         later._event.synchronize()

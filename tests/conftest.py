@@ -78,4 +78,4 @@ def late(monkeypatch):
     from fastload.training import update_result as outcome  # noqa: PLC0415
     from tests.handwritten import LateReadout  # noqa: PLC0415
 
-    monkeypatch.setattr(outcome, "Readout", LateReadout)
+    monkeypatch.setattr(outcome, "AsyncReadback", LateReadout)

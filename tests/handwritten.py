@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from fastload.streams import Readout
+from fastload.streams import AsyncReadback
 from fastload.training.step import TrainStep
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -29,7 +29,7 @@ class TinyNet(nn.Sequential):
         super().__init__(nn.Flatten(), nn.Linear(192, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5))
 
 
-class LateReadout(Readout):
+class LateReadout(AsyncReadback):
     """Reads as on a GPU: nothing is known at once."""
 
     def __init__(self, values):

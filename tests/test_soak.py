@@ -4,7 +4,7 @@ import sys
 
 import torch
 
-from fastload.prefetch.iterator import Pass
+from fastload.prefetch.iterator import PrefetchIterator
 from tests import soak
 from tests.adversary import soak as adversary_soak
 
@@ -18,13 +18,13 @@ def test_it_checks_every_batch_and_finds_nothing_wrong(tmp_path, monkeypatch):
 
 
 def test_it_finds_a_batch_that_comes_twice(monkeypatch):
-    received, last = Pass._received, []
+    received, last = PrefetchIterator._received, []
 
     def repeated(one_pass, arrival):
         last.append(received(one_pass, arrival))
         return last[-2] if len(last) == 3 else last[-1]
 
-    monkeypatch.setattr(Pass, "_received", repeated)
+    monkeypatch.setattr(PrefetchIterator, "_received", repeated)
     device = soak.Device(torch.device("cpu"))
     trial = soak.Soak(device, seconds=60, seed=0)
     trial.play(soak.probe("add"))

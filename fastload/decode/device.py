@@ -35,7 +35,7 @@ def decode(files: EncodedImages, device: torch.device) -> Decoded:
     if device.type == "cpu":
         images, found = decode_on_cpu(files)
         return Ragged.of(images), problems | found, counts | {"decoded_on_cpu": int((kinds == Kind.JPEG).sum())}
-    arena = Arena(files, device)
+    arena = DecodeBuffer(files, device)
     arena.copy_pixels()
     jpegs = (kinds == Kind.JPEG).nonzero()[:, 0].numpy()
     if len(jpegs):
@@ -49,7 +49,7 @@ def decode(files: EncodedImages, device: torch.device) -> Decoded:
     return arena.images, problems, counts
 
 
-class Arena:
+class DecodeBuffer:
     """One block of the device's memory for all images of a batch.
 
     Those decoded there lie in planes, and those that a worker decoded in rows of pixels.

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from fastload.streams import Mark
+from fastload.streams import Timestamp
 
 __all__ = ["StallClock"]
 
@@ -31,14 +31,14 @@ class StallClock:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._waits: list[tuple[Mark, Mark]] = []
+        self._waits: list[tuple[Timestamp, Timestamp]] = []
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Enter this around whatever gets the next batch, the last attempt, which finds none, included."""
-        start = Mark(self._device)
+        start = Timestamp(self._device)
         yield
-        self._waits.append((start, Mark(self._device)))
+        self._waits.append((start, Timestamp(self._device)))
 
     def seconds(self) -> float:
         """Return the time from the first batch's arrival to the end of the last wait, once the device is there."""

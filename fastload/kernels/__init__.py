@@ -15,16 +15,16 @@ from typing import Any
 import torch
 
 from fastload.kernels import reference
-from fastload.kernels.spec import Erase, Finish, Mix, Op, Program
+from fastload.kernels.spec import ColourProgram, Epilogue, Erase, Mix, Op
 from fastload.kernels.upload import upload
 from fastload.structure.ragged import Ragged
 
 __all__ = [
+    "ColourProgram",
+    "Epilogue",
     "Erase",
-    "Finish",
     "Mix",
     "Op",
-    "Program",
     "blur",
     "colour",
     "equalize",
@@ -77,7 +77,7 @@ def resample(
     *,
     interpolation: str = "bilinear",
     fill: float = 0.0,
-    finish: Finish = Finish(),  # noqa: B008  (it is frozen)
+    finish: Epilogue = Epilogue(),  # noqa: B008  (it is frozen)
 ) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     """Crop, resize and mirror images of any sizes, and finish the values, in one pass.
 
@@ -106,11 +106,11 @@ def resample(
     return result
 
 
-def colour(images: torch.Tensor | Ragged, finish: Finish) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
+def colour(images: torch.Tensor | Ragged, finish: Epilogue) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     """Finish the values of images, pixel by pixel.
 
-    >>> program = Program(torch.tensor([[[Op.INVERT, 0.0]]]), torch.tensor([[0, 1]], dtype=torch.int32))
-    >>> colour(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), Finish(program=program))[0]
+    >>> program = ColourProgram(torch.tensor([[[Op.INVERT, 0.0]]]), torch.tensor([[0, 1]], dtype=torch.int32))
+    >>> colour(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), Epilogue(program=program))[0]
     tensor([[[[255,   0]]]], dtype=torch.uint8)
 
     Args:

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import torch
 
-__all__ = ["Erase", "Finish", "Mix", "Op", "Program"]
+__all__ = ["ColourProgram", "Epilogue", "Erase", "Mix", "Op"]
 
 
 class Op(IntEnum):
@@ -29,7 +29,7 @@ class Op(IntEnum):
 
 
 @dataclass(frozen=True)
-class Program:
+class ColourProgram:
     """Colour operations, each image's own, cut into parts wherever one needs a statistic of the image before it.
 
     ``ops``: float32 (N, S, 2) on the CPU, a code and an amount each. ``bounds``: int32 (N, P + 1) on the CPU; part p of
@@ -70,7 +70,7 @@ class Mix:
 
 
 @dataclass(frozen=True)
-class Finish:
+class Epilogue:
     """What becomes of a pass's values, floats from 0 to 1, before they are stored.
 
     In this order: part ``part`` of ``program`` (which clamps to 0 and 1 as torchvision does); ``x * scale[c] +
@@ -83,7 +83,7 @@ class Finish:
     memory_format: torch.memory_format = torch.contiguous_format
     scale: tuple[float, ...] | None = None
     bias: tuple[float, ...] | None = None
-    program: Program | None = None
+    program: ColourProgram | None = None
     part: int = 0
     statistics: bool = False
     previous: torch.Tensor | None = None

@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import torch
 
-from fastload.streams import STREAMLESS, sent_ahead
+from fastload.streams import STREAMLESS, copy_beside
 
 __all__ = ["upload"]
 
@@ -28,7 +28,7 @@ def upload(device: torch.device, *tensors: torch.Tensor) -> list[torch.Tensor]:
     for tensor, start in zip(tensors, starts, strict=True):
         array = tensor.numpy()
         block.numpy()[start : start + array.nbytes].view(array.dtype).reshape(array.shape)[...] = array
-    moved = sent_ahead(block, device)
+    moved = copy_beside(block, device)
     return [
         moved[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
         for tensor, start in zip(tensors, starts, strict=True)

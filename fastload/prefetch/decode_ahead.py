@@ -1,4 +1,4 @@
-"""``Decoder``: the files of batches to images, on a stream of its own, before anything else is done to them."""
+"""``DecodeStage``: the files of batches to images, on a stream of its own, before anything else is done to them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from fastload.data.encoded import EncodedImages
-from fastload.streams import NoStream, SideStream, side_stream
+from fastload.streams import SideStream, SyncStream, side_stream
 from fastload.structure.ragged import Ragged
 from fastload.structure.tree import Path, find
 from fastload.transfer.transfer import Pinned, Transfer
 from fastload.transforms import Compose, DecodeJpeg, Key
 from fastload.transforms.batch import Batch
 
-__all__ = ["Decoded", "Decoder"]
+__all__ = ["DecodeStage", "Decoded"]
 
 
 @dataclass
@@ -26,14 +26,14 @@ class Decoded:
     samples: int
     ready: Any
 
-    def hand_over(self, side: SideStream | NoStream) -> None:
+    def hand_over(self, side: SideStream | SyncStream) -> None:
         """Let the calling thread's stream, ``side``, use the images."""
         images = self.group.images
         if isinstance(images, Ragged) and isinstance(images.memory, torch.Tensor):
             side.hand_over([images.memory], self.ready, side.consumer())
 
 
-class Decoder:
+class DecodeStage:
     """What ``T.DecodeJpeg`` does at the head of a transform, for another thread than that of the rest to do."""
 
     def __init__(self, decode: DecodeJpeg, device: torch.device) -> None:
@@ -42,7 +42,7 @@ class Decoder:
         self._transfer = Transfer(self.side)
 
     @classmethod
-    def of(cls, transform: Any, device: torch.device) -> Decoder | None:
+    def of(cls, transform: Any, device: torch.device) -> DecodeStage | None:
         """That of a transform; None if it does not begin with files."""
         first = transform.transforms[0] if isinstance(transform, Compose) and transform.transforms else transform
         return cls(first, device) if isinstance(first, DecodeJpeg) else None

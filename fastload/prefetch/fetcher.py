@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from fastload.prefetch.decode_ahead import Decoded, Decoder
-from fastload.prefetch.slots import Place, Room
+from fastload.prefetch.decode_ahead import Decoded, DecodeStage
+from fastload.prefetch.slots import Place, SlotPool
 from fastload.resume.position import Position, Progress
 from fastload.structure.tree import Path
 from fastload.transfer.transfer import Pinned
@@ -53,7 +53,7 @@ class Fetcher:
     the rest of the work on a batch does (docs/decoding.md), and none is to wait for another.
     """
 
-    def __init__(self, batches: Iterator[Any], progress: Progress, room: Room, decoder: Decoder | None) -> None:
+    def __init__(self, batches: Iterator[Any], progress: Progress, room: SlotPool, decoder: DecodeStage | None) -> None:
         self.batches = batches
         self.progress = progress
         self.room = room
@@ -87,7 +87,7 @@ class Fetcher:
             yield fetched
             del fetched
 
-    def _pinned(self, decoder: Decoder) -> Iterator[_Waiting[Pinned]]:
+    def _pinned(self, decoder: DecodeStage) -> Iterator[_Waiting[Pinned]]:
         decoder.side.adopt_thread()
         while True:
             self._to_pin.get()
@@ -98,7 +98,7 @@ class Fetcher:
             yield waiting
             del waiting
 
-    def _decoded(self, decoder: Decoder, pinned: Iterator[_Waiting[Pinned]]) -> Iterator[_Waiting[Decoded]]:
+    def _decoded(self, decoder: DecodeStage, pinned: Iterator[_Waiting[Pinned]]) -> Iterator[_Waiting[Decoded]]:
         decoder.side.adopt_thread()
         for came in pinned:
             self._to_decode.get()

@@ -18,13 +18,13 @@ import torch
 
 from fastload.prefetch.channel import Channel
 from fastload.prefetch.fetcher import Fetched, Fetcher
-from fastload.prefetch.preparer import Arrival, Preparation
-from fastload.prefetch.slots import Place, Room
+from fastload.prefetch.preparer import Arrival, Preparer
+from fastload.prefetch.slots import Place, SlotPool
 from fastload.prefetch.worker_errors import explained
 from fastload.resume.position import Position
 from fastload.transfer.transfer import move_own
 
-__all__ = ["Pass"]
+__all__ = ["PrefetchIterator"]
 
 # How long to wait, in seconds, for a thread that is inside the wrapped loader, which nobody can interrupt. At its end
 # the interpreter waits longer: it would abort if the thread were inside PyTorch then.
@@ -49,10 +49,10 @@ class _Failure:
 Arrivals = Channel[tuple[Arrival, Position, Place] | _Failure | _End]
 
 
-class Pass(Iterator[Any]):
+class PrefetchIterator(Iterator[Any]):
     """One pass over the loader: the consumer's end of what a background thread prepares."""
 
-    def __init__(self, fetcher: Fetcher, prepare: Preparation, spare: list[Room]) -> None:
+    def __init__(self, fetcher: Fetcher, prepare: Preparer, spare: list[SlotPool]) -> None:
         self._side = prepare.side
         self._progress = fetcher.progress
         self._room = room = fetcher.room
@@ -122,7 +122,7 @@ class Pass(Iterator[Any]):
         return batch
 
 
-def _feed(fetcher: Fetcher, prepare: Preparation, arrivals: Arrivals, ended: threading.Event) -> None:
+def _feed(fetcher: Fetcher, prepare: Preparer, arrivals: Arrivals, ended: threading.Event) -> None:
     """The background thread: prepare what is fetched; until the end, an error, or the pass is closed."""
     end: _Failure | _End = _End.CLOSED
     try:
@@ -145,7 +145,7 @@ def _feed(fetcher: Fetcher, prepare: Preparation, arrivals: Arrivals, ended: thr
         ended.set()
 
 
-def _prepare(came: Fetched, prepare: Preparation, room: Room, arrivals: Arrivals) -> None:
+def _prepare(came: Fetched, prepare: Preparer, room: SlotPool, arrivals: Arrivals) -> None:
     with torch.no_grad():
         arrival = prepare(came.batch, came.place.slot, came.decoded)
     if arrival is None:  # of some batches nothing is left
@@ -174,7 +174,9 @@ def _forget(batches: Iterator[Any], error: BaseException) -> None:
                 frame.clear()
 
 
-def _close(thread: threading.Thread, ended: threading.Event, arrivals: Arrivals, room: Room, spare: list[Room]) -> None:
+def _close(
+    thread: threading.Thread, ended: threading.Event, arrivals: Arrivals, room: SlotPool, spare: list[SlotPool]
+) -> None:
     room.close()
     if thread is not threading.current_thread():  # where the garbage collector may have found the pass
         _wait_for(thread, ended, time.monotonic() + GRACE)
@@ -192,7 +194,7 @@ def _wait_for(thread: threading.Thread, ended: threading.Event, until: float) ->
 
 
 # The threads that have not ended yet, each with what closes its pass.
-_running: weakref.WeakKeyDictionary[threading.Thread, tuple[Room, threading.Event]] = weakref.WeakKeyDictionary()
+_running: weakref.WeakKeyDictionary[threading.Thread, tuple[SlotPool, threading.Event]] = weakref.WeakKeyDictionary()
 
 
 @atexit.register

@@ -14,28 +14,28 @@ from torchvision import tv_tensors
 from fastload.data.encoded import EncodedImages
 from fastload.prefetch.decode_ahead import Decoded
 from fastload.prefetch.static import Slot
-from fastload.streams import NoStream, SideStream
+from fastload.streams import SideStream, SyncStream
 from fastload.structure.images import find_images, find_labels, is_single, remark_on_range
 from fastload.structure.tree import Path, at, find, put, take_rows, tensors
 from fastload.targets.follow import followed
 from fastload.targets.layout import has_targets
-from fastload.transfer.transfer import Sent, Transfer
+from fastload.transfer.transfer import DeviceBatch, Transfer
 from fastload.transforms import Compose, Key, Normalize, RandomHorizontalFlip, Transform
 from fastload.transforms.batch import Batch
 
-__all__ = ["Arrival", "Preparation"]
+__all__ = ["Arrival", "Preparer"]
 
 
 @dataclass
 class Arrival:
     """A batch that has been given to the device, and the point from which it is whole."""
 
-    sent: Sent
+    sent: DeviceBatch
     ready: Any
     remark: str | None
 
 
-class Preparation:
+class Preparer:
     """What happens to each batch of one pass on the side stream.
 
     1. All is copied to the device, but for files, and for the targets of images.
@@ -47,7 +47,7 @@ class Preparation:
 
     def __init__(
         self,
-        side: SideStream | NoStream,
+        side: SideStream | SyncStream,
         transform: Callable[..., Any] | None,
         key: Key,
         counts: Counter[str] | None = None,
@@ -78,7 +78,7 @@ class Preparation:
             batch = self._transformed(batch, images, self._transform, decoded or {})
             if batch is None:
                 return None
-        sent: Sent | None = self._transfer.send(batch)
+        sent: DeviceBatch | None = self._transfer.send(batch)
         if slot is not None and sent is not None:
             sent = slot.fill(sent)
         return None if sent is None else Arrival(sent, self.side.prepared(), remark)

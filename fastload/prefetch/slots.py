@@ -1,4 +1,4 @@
-"""``Room``: the places for batches on the device, each filled again when the device is done with what was there."""
+"""``SlotPool``: the places for batches on the device, each filled again when the device is done with what was there."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
-from fastload.prefetch.static import Form, Slot, Static
-from fastload.streams import NoStream, Passed, Point, SideStream
+from fastload.prefetch.static import BatchSpec, Slot, Static
+from fastload.streams import DoneFence, Fence, SideStream, SyncStream
 
-__all__ = ["Place", "Room"]
+__all__ = ["Place", "SlotPool"]
 
 # What the consumer may hold beside the batches that wait for it: the one it works on, and the one before, which a `for`
 # loop lets go of only after the next has arrived.
@@ -21,17 +21,17 @@ IN_HAND = 2
 class Place:
     """Where a batch may be, free when the device has come to ``point``; with memory of its own if that is fixed."""
 
-    point: Point
+    point: Fence
     slot: Slot | None
     consumer: Any = None  # the stream that got the batch
 
 
-class Room:
+class SlotPool:
     """Places for batches on the device: ``depth`` that wait for the consumer, and those in its hand."""
 
     def __init__(self, depth: int, static: Static | None = None) -> None:
-        form = Form()
-        self._places = [Place(Passed(), Slot(static, form) if static else None) for _ in range(depth + IN_HAND)]
+        form = BatchSpec()
+        self._places = [Place(DoneFence(), Slot(static, form) if static else None) for _ in range(depth + IN_HAND)]
         self._in_hand: deque[Place] = deque()
         self.reopen()
 
@@ -52,7 +52,7 @@ class Room:
         place.consumer = consumer
         self._in_hand.append(place)
 
-    def leave(self, side: SideStream | NoStream) -> None:
+    def leave(self, side: SideStream | SyncStream) -> None:
         """The consumer comes for its next batch, so it has let go of the one before the last."""
         if len(self._in_hand) == IN_HAND:
             place = self._in_hand.popleft()

@@ -9,9 +9,9 @@ import torch
 
 from fastload.structure.tree import Path, map_movable, movables, with_movables
 from fastload.targets.layout import name_of, retyped
-from fastload.transfer.transfer import Sent
+from fastload.transfer.transfer import DeviceBatch
 
-__all__ = ["Form", "Slot", "Static"]
+__all__ = ["BatchSpec", "Slot", "Static"]
 
 SHORT = ("dynamic", "drop", "pad")
 POISON = 0xFF  # in every byte: NaN, -1, 255, True
@@ -56,13 +56,13 @@ class Static:
 class Slot:
     """Memory for one batch, which stays where it is."""
 
-    def __init__(self, static: Static, form: Form) -> None:
+    def __init__(self, static: Static, form: BatchSpec) -> None:
         self._static = static
         self._form = form
         self._memory: list[torch.Tensor] = []
         self._owners: list[int] = []  # of each, while nobody holds a batch that is here
 
-    def fill(self, sent: Sent) -> Sent | None:
+    def fill(self, sent: DeviceBatch) -> DeviceBatch | None:
         """A batch on the device, copied here on the current stream; None if it is to be dropped.
 
         Raises:
@@ -82,7 +82,7 @@ class Slot:
         for memory, leaf in zip(self._memory, leaves, strict=True):
             _copy(memory, leaf)
         here = (retyped(memory.detach(), like=leaf) for memory, leaf in zip(self._memory, leaves, strict=True))
-        return Sent(with_movables(batch, here), list(self._memory), has_own=False)
+        return DeviceBatch(with_movables(batch, here), list(self._memory), has_own=False)
 
     def poison(self) -> None:
         """Make all values here wrong, on the current stream, if that is asked for."""
@@ -101,7 +101,7 @@ class Slot:
             )
 
 
-class Form:
+class BatchSpec:
     """What the first batch was like: all later ones are like it, but for fewer samples."""
 
     def __init__(self) -> None:

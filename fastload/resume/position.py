@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fastload.resume.samplers import Order
+from fastload.resume.samplers import SamplerState
 
 __all__ = ["Position", "Progress", "own_state"]
 
@@ -40,7 +40,7 @@ class Progress:
         self.start = start
         self.ended = False
         self._loader = loader
-        self._batch_size = Order(loader).batch_size or 1
+        self._batch_size = SamplerState(loader).batch_size or 1
         self._fetched = self.yielded = replace(first or Position(), loader=own_state(loader))
 
     def fetched(self) -> Position:

@@ -1,4 +1,4 @@
-"""``Order``: what decides which samples a loader yields, and in which order."""
+"""``SamplerState``: what decides which samples a loader yields, and in which order."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-__all__ = ["Order"]
+__all__ = ["SamplerState"]
 
 
-class Order:
+class SamplerState:
     """The samplers of a loader, their generators, their epoch, and the ranks that share it.
 
     >>> from torch.utils.data import DataLoader, DistributedSampler
-    >>> order = Order(DataLoader(range(8), sampler=DistributedSampler(range(8), num_replicas=4, rank=1)))
+    >>> order = SamplerState(DataLoader(range(8), sampler=DistributedSampler(range(8), num_replicas=4, rank=1)))
     >>> order.share, order.epoch
     ((1, 4), 0)
 
@@ -73,7 +73,7 @@ class Order:
         """Whether batches are cut from a row of samples, so that they may begin at any of them."""
         return self.has_indices and type(self._loader.batch_sampler) is BatchSampler
 
-    def facts(self) -> dict[str, Any]:
+    def fingerprint(self) -> dict[str, Any]:
         """What another loader must have in common with this one to yield the same samples in the same order."""
         plain, batches, within = self._samplers
         innermost = next((each for each in (within, batches, plain) if each is not None), None)
@@ -89,7 +89,7 @@ class Order:
             "persistent_workers": self.epoch is None and self._keeps_workers(),
         }
 
-    def facts_that_may_change(self) -> set[str]:
+    def fingerprint_that_may_change(self) -> set[str]:
         if self.is_a_row:
             return {"batch_size", "ranks", "num_workers"}
         return {"num_workers"} if self.has_indices else set()

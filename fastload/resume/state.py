@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fastload.resume.position import Position, Progress, own_state
-from fastload.resume.samplers import Order
+from fastload.resume.samplers import SamplerState
 from fastload.structure.tree import map_movable
 
 __all__ = ["Resumption", "state_after"]
@@ -22,7 +22,7 @@ FORMAT = 1
 
 def state_after(progress: Progress | None, loader: Any, seed: int, epoch: int) -> dict[str, Any]:
     """The state after what ``progress`` has yielded; or before ``epoch``, if that was all or there is none."""
-    order = Order(loader)
+    order = SamplerState(loader)
     if not getattr(loader, "in_order", True) and loader.num_workers > 1:
         raise ValueError(
             f"a loader with in_order=False and num_workers={loader.num_workers} yields another order each time, and "
@@ -43,8 +43,8 @@ def state_after(progress: Progress | None, loader: Any, seed: int, epoch: int) -
     }
 
 
-def _made_as(order: Order, seed: int) -> dict[str, Any]:
-    return {"seed": seed, **order.facts()}
+def _made_as(order: SamplerState, seed: int) -> dict[str, Any]:
+    return {"seed": seed, **order.fingerprint()}
 
 
 class Resumption:
@@ -58,9 +58,9 @@ class Resumption:
 
     def __init__(self, state: Mapping[str, Any], loader: Any, seed: int) -> None:
         self._loader = loader
-        self._order = Order(loader)
+        self._order = SamplerState(loader)
         now = _made_as(self._order, seed)
-        _check(state, now, self._order.facts_that_may_change())
+        _check(state, now, self._order.fingerprint_that_may_change())
         self.state: dict[str, Any] = _on_host(dict(state))
         self.epoch: int = state["epoch"]
         self.start: dict[str, Any] = self.state["start"]
@@ -140,7 +140,7 @@ def _check(state: Mapping[str, Any], now: Mapping[str, Any], may_change: set[str
     then = state["made_as"]
     others = [name for name in now if name not in may_change and then.get(name) != now[name]]
     if others:
-        was, has = (", ".join(f"{name}={facts.get(name)!r}" for name in others) for facts in (then, now))
+        was, has = (", ".join(f"{name}={fingerprint.get(name)!r}" for name in others) for fingerprint in (then, now))
         raise ValueError(
             f"the state was taken with {was}, and this loader has {has}: its samples, their order or augmentations "
             "would be others; make it as it was"

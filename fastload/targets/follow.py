@@ -12,12 +12,12 @@ from fastload import kernels
 from fastload.structure.tree import Path, find, put
 from fastload.targets.boxes import Targets, matrices_of
 from fastload.targets.masks import map_masks, resample_masks
-from fastload.transforms.lazy import Move
+from fastload.transforms.lazy import Movement
 
 __all__ = ["followed"]
 
 
-def followed(batch: Any, images: Mapping[Path, torch.Tensor], moves: list[Move], send: Callable[[Any], Any]) -> Any:
+def followed(batch: Any, images: Mapping[Path, torch.Tensor], moves: list[Movement], send: Callable[[Any], Any]) -> Any:
     """``batch`` with its targets where the pixels have moved to, masks on the device, to which ``send`` brings them.
 
     ``images`` are those in ``batch`` by their paths, moved already. Boxes and keypoints are few, and stay on the host:
@@ -38,7 +38,7 @@ def followed(batch: Any, images: Mapping[Path, torch.Tensor], moves: list[Move],
     return batch
 
 
-def _masks_moved(batch: Any, images: Mapping[Path, torch.Tensor], move: Move) -> Any:
+def _masks_moved(batch: Any, images: Mapping[Path, torch.Tensor], move: Movement) -> Any:
     if move.windows is not None:
         return resample_masks(batch, move.windows, move.size, kernels.resample, images)
     assert move.warp is not None
@@ -46,7 +46,7 @@ def _masks_moved(batch: Any, images: Mapping[Path, torch.Tensor], move: Move) ->
     return map_masks(batch, lambda planes, rows: kernels.warp(planes, warp[rows], dtype=torch.uint8), images)
 
 
-def _map_of(move: Move) -> tuple[torch.Tensor, torch.Tensor]:
+def _map_of(move: Movement) -> tuple[torch.Tensor, torch.Tensor]:
     """Where old coordinates come to lie, float64 (N, 2, 3), and the new sizes, int64 (N, 2)."""
     if move.windows is not None:
         return matrices_of(move.windows, move.size)

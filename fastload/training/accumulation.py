@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-__all__ = ["Ranks", "Window", "scale"]
+__all__ = ["AccumulationWindow", "Ranks", "scale"]
 
 _NOTHING = nullcontext()
 
 
-class Window:
+class AccumulationWindow:
     """The batches of one update, up to ``size`` of them, and what their gradients are to be divided by.
 
     Batches count alike, and each loss is divided by ``size`` before its backward pass; or each counts as many times

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-__all__ = ["Gate"]
+__all__ = ["GatedOptimizer"]
 
 
-class Gate:
+class GatedOptimizer:
     """Stands before an optimizer, and lets an update through unless a flag on the device is 1.
 
     ``GradScaler.step`` hands optimizers that say they can use it the flag itself, ``found_inf``, instead of reading it;

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["REACTIONS", "Seen", "Watch"]
+__all__ = ["REACTIONS", "LossRecord", "NonfiniteMonitor"]
 
 REACTIONS = ("raise", "skip", "ignore")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
+class LossRecord:
     """A batch's loss and its terms, and the batch's number since training began and in its epoch, if known."""
 
     loss: Tensor
@@ -29,21 +29,21 @@ class Seen:
         return f"batch {self.number}{place}: loss {float(self.loss):g}" + (f" = {terms}" if terms else "")
 
 
-class Watch:
+class NonfiniteMonitor:
     """Sees the losses of a window, and gives one flag for all of them.
 
-    >>> watch = Watch()
-    >>> watch.see(Seen(torch.tensor(0.5), {}, 1, None))
-    >>> watch.see(Seen(torch.tensor(torch.inf), {}, 2, None))
+    >>> watch = NonfiniteMonitor()
+    >>> watch.see(LossRecord(torch.tensor(0.5), {}, 1, None))
+    >>> watch.see(LossRecord(torch.tensor(torch.inf), {}, 2, None))
     >>> watch.flag()
     tensor(1.)
     """
 
     def __init__(self) -> None:
-        self.seen: list[Seen] = []
+        self.seen: list[LossRecord] = []
         self._poison: Tensor | None = None
 
-    def see(self, batch: Seen) -> None:
+    def see(self, batch: LossRecord) -> None:
         # 0 for a finite loss, else NaN, in one launch; isfinite takes several.
         poison = batch.loss * 0
         self._poison = poison if self._poison is None else self._poison + poison
@@ -68,10 +68,10 @@ class Watch:
         self.forget()
         for each in state["seen"]:
             terms = {name: term.to(device) for name, term in each["terms"].items()}
-            self.see(Seen(each["loss"].to(device), terms, each["number"], each["place"]))
+            self.see(LossRecord(each["loss"].to(device), terms, each["number"], each["place"]))
 
 
-def describe(seen: list[Seen], update: int, *, skipped: bool) -> str:
+def describe(seen: list[LossRecord], update: int, *, skipped: bool) -> str:
     """Tell of a window whose losses, on this rank or another, were not all finite."""
     bad = [batch for batch in seen if not torch.isfinite(batch.loss)]
     where = "; ".join(map(str, bad)) if bad else "on another rank, and finite on this one"

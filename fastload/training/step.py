@@ -1,10 +1,10 @@
 """``TrainStep``: the body of a mixed-precision training loop, each line where it has to be.
 
-A call does one batch: forward and loss under autocast, backward, scaled. The batch that ends a ``Window`` is followed
-by the update: gradients unscaled and clipped, each optimizer stepped through its ``Gate``, which heeds, on the device,
-the scaler's flag and the ``Watch`` over the losses. What depends on whether the update was made, the scheduler, ``EMA``
-and count, moves when the host learns of the ``Outcome``: before the next update, without a wait that leaves the
-device idle.
+A call does one batch: forward and loss under autocast, then the scaled backward pass. The last batch of an
+``AccumulationWindow`` is followed by the update: gradients are unscaled and clipped, and each optimizer is stepped
+through its ``GatedOptimizer``, which applies the scaler's flag and that of the ``NonfiniteMonitor`` on the device.
+Scheduler, ``EMA`` and counters move once the host has read the ``UpdateResult``: before the next update, without
+leaving the device idle.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from fastload.training import checks
-from fastload.training.accumulation import Ranks, Window, scale
+from fastload.training.accumulation import AccumulationWindow, Ranks, scale
 from fastload.training.cuda_graphs import Graphs
 from fastload.training.ema import EMA
-from fastload.training.gated_optimizer import Gate
+from fastload.training.gated_optimizer import GatedOptimizer
 from fastload.training.losses import total
 from fastload.training.memory import StageMemory, profile_memory
-from fastload.training.nonfinite import Seen, Watch, describe
+from fastload.training.nonfinite import LossRecord, NonfiniteMonitor, describe
 from fastload.training.precision import autocast, grad_scaler, resolve_precision
 from fastload.training.replicas import hand_on_autocast
-from fastload.training.update_result import Outcome
+from fastload.training.update_result import UpdateResult
 
 __all__ = ["StepOutput", "TrainStep"]
 
@@ -140,12 +140,12 @@ class TrainStep:
         hand_on_autocast(self._models, device)
         self._ranks = Ranks(self._models, device)
         self._graphs = Graphs([*self._models, *([loss_fn] if isinstance(loss_fn, nn.Module) else [])], device)
-        self._window = Window(accumulate)
-        self._watch = Watch()
+        self._window = AccumulationWindow(accumulate)
+        self._watch = NonfiniteMonitor()
         undo = self.scaler.is_enabled() or on_nonfinite == "skip"
-        self._gates = [Gate(each, undo=undo) for each in self._optimizers]
+        self._gates = [GatedOptimizer(each, undo=undo) for each in self._optimizers]
         self._ema = None if ema is None else EMA(model if isinstance(model, nn.Module) else nn.ModuleList(model), ema)
-        self._outcome: Outcome | None = None  # of the last update, while the host does not know it
+        self._outcome: UpdateResult | None = None  # of the last update, while the host does not know it
         self._complaint: str | None = None  # of the last update, until it is raised
         self._batches = self._windows = self._updates = 0
         self._place: int | None = None  # of the batch to come in its epoch
@@ -175,7 +175,7 @@ class TrainStep:
                 self._graphs.keep(self._parameters())
         self._batches += 1
         if self.on_nonfinite != "ignore":
-            self._watch.see(Seen(loss, terms, self._batches, self._place))
+            self._watch.see(LossRecord(loss, terms, self._batches, self._place))
         if not stepped:
             return StepOutput(loss, terms, stepped, None)
         grad_norm, skipped = self._update()
@@ -213,19 +213,19 @@ class TrainStep:
             if self._ranks.number > 1:
                 self._ranks.reduce_left_over()
             self._update()
-        self._settle()
-        self._complain()
+        self._resolve_update()
+        self._report_nonfinite()
 
     @property
     def updates(self) -> int:
         """How many updates were made, skipped ones not counted; waits for the last one."""
-        self._settle()
+        self._resolve_update()
         return self._updates
 
     @property
     def ema(self) -> EMA | None:
         """The moving average of the weights, up to the last update, for which it waits; None without ``ema=``."""
-        self._settle()
+        self._resolve_update()
         return self._ema
 
     def grad(self, loss: Tensor, inputs: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -277,7 +277,7 @@ class TrainStep:
         ``DistributedDataParallel`` are each rank's own. ``torch.load(weights_only=True)`` reads it. Raises
         RuntimeError inside a window of FSDP2, whose gradients cannot be read.
         """
-        self._settle()
+        self._resolve_update()
         if self._window.batches > 0 and self._ranks.sharded:
             raise RuntimeError("inside a window FSDP2's gradients cannot be saved: take the state at a window's end")
         gradients = [_cloned(parameter.grad) for parameter in self._parameters()] if self._window.batches else []
@@ -333,8 +333,8 @@ class TrainStep:
         try:
             # The device has this window's work before it, and the host asks about the last one's: a wait, if there
             # is any, leaves no gap.
-            self._settle()
-            self._complain()
+            self._resolve_update()
+            self._report_nonfinite()
             if (factor := self._window.factor(self._ranks)) is not None:
                 scale(self._gradients(), factor)
             nonfinite = None if self.on_nonfinite == "ignore" else self._ranks.agree(self._watch.flag())
@@ -342,7 +342,7 @@ class TrainStep:
             for gate in self._gates:
                 gate.update(self.scaler, nonfinite)
             self.scaler.update()
-            self._outcome = Outcome(self._gates, nonfinite, self._watch.seen)
+            self._outcome = UpdateResult(self._gates, nonfinite, self._watch.seen)
             self._windows += 1
         finally:  # an update that fails, for want of memory say, ends its window too
             for optimizer in self._optimizers:
@@ -352,7 +352,7 @@ class TrainStep:
             self._watch.forget()
         skipped = self._outcome.skipped
         if self._outcome.known:
-            self._settle()
+            self._resolve_update()
         elif self._ema is not None:
             self._ema.hold_buffers()
         return grad_norm, skipped
@@ -371,7 +371,7 @@ class TrainStep:
         norms = [norm.full_tensor() if hasattr(norm, "full_tensor") else norm for norm in norms]
         return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
 
-    def _settle(self) -> None:
+    def _resolve_update(self) -> None:
         """Learn what came of the last update, and move what moves with the updates that were made."""
         outcome, self._outcome = self._outcome, None
         if outcome is None:
@@ -391,7 +391,7 @@ class TrainStep:
                 outcome.seen, self._windows, skipped=all(gate.heeds_veto for gate in self._gates)
             )
 
-    def _complain(self) -> None:
+    def _report_nonfinite(self) -> None:
         complaint, self._complaint = self._complaint, None
         if complaint is not None and self.on_nonfinite == "raise":
             raise FloatingPointError(complaint)
@@ -425,7 +425,7 @@ def _settle_before_states_are_taken(step: TrainStep) -> None:
 
     def settle(_: Optimizer) -> None:
         if (still := known()) is not None:
-            still._settle()  # noqa: SLF001
+            still._resolve_update()  # noqa: SLF001
 
     for optimizer in step._optimizers:  # noqa: SLF001
         weakref.finalize(step, optimizer.register_state_dict_pre_hook(settle).remove)

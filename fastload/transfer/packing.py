@@ -1,4 +1,4 @@
-"""``Arena``: tensors of the host in one block of bytes, and the same tensors in a copy of the block, wherever it is."""
+"""``PackedBlock``: host tensors packed into one block of bytes, and the same tensors over a copy of that block."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ except ImportError:
         return block.as_strided(shape, strides, offset).data  # no view: what is written to one does not touch others
 
 
-__all__ = ["ALIGNMENT", "FEW", "SMALL", "Arena", "is_plain", "parcels"]
+__all__ = ["ALIGNMENT", "FEW", "SMALL", "PackedBlock", "is_plain", "plan_copies"]
 
 ALIGNMENT = 16  # bytes
 
@@ -61,11 +61,11 @@ def fits(value: Any) -> bool:
 Numbered = tuple[int, Tensor]
 
 
-class Arena:
+class PackedBlock:
     """Tensors in one block, each from a multiple of ``ALIGNMENT`` bytes on; those that share bytes go on sharing them.
 
     >>> from fastload.transfer.pinned import move
-    >>> (arena,) = parcels([torch.arange(3), "name", torch.ones(2)])
+    >>> (arena,) = plan_copies([torch.arange(3), "name", torch.ones(2)])
     >>> block = torch.empty(arena.size, dtype=torch.uint8)
     >>> move(arena.moves(block.data_ptr()))
     >>> arena.tensors(block)
@@ -129,14 +129,14 @@ class _Typed(dict[torch.dtype, tuple[Tensor, int]]):
         return self[dtype]
 
 
-def parcels(values: Sequence[Any]) -> Iterator[Numbered | Arena]:
+def plan_copies(values: Sequence[Any]) -> Iterator[Numbered | PackedBlock]:
     """What of ``values`` :func:`fits`: tensors best copied from where they lie, numbered by their places, and arenas.
 
     The large ones by themselves come first, each as soon as that is known, so that the device can begin. Of the rest
     the small are in one arena, and each of the others is in its own. Tensors of one storage that have bytes in common
     are together, whatever their size.
     """
-    small, others = Arena(), []
+    small, others = PackedBlock(), []
     for neighbours in _neighbours([numbered for numbered in enumerate(values) if fits(numbered[1])]):
         address, size, members = _span(neighbours)
         if size < SMALL:
@@ -144,7 +144,7 @@ def parcels(values: Sequence[Any]) -> Iterator[Numbered | Arena]:
         elif len(members) == 1 and _may_be_alone(members[0][1], size):
             yield members[0]
         else:
-            others.append(Arena())
+            others.append(PackedBlock())
             others[-1].add(address, size, members)
     if small.is_no_gain:
         yield from small.numbered

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 
 from fastload.environment import cores
 
-__all__ = ["Move", "move", "movers"]
+__all__ = ["Move", "copy_threads", "move"]
 
 THREADS = 8
 PIECE = 4 * 2**20  # bytes, at least, for a thread
@@ -22,7 +22,7 @@ _move_keeping_the_lock = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, cty
 )
 
 
-def movers() -> ThreadPoolExecutor:
+def copy_threads() -> ThreadPoolExecutor:
     """Threads for :func:`move`, begun when they are needed first."""
     return ThreadPoolExecutor(min(THREADS, cores()), thread_name_prefix="fastload-move")
 
@@ -49,7 +49,7 @@ def move(moves: Iterable[Move], pool: ThreadPoolExecutor | None = None) -> None:
         for piece in pieces:
             ctypes.memmove(*piece)
         return
-    with movers() if pool is None else nullcontext(pool) as threads_for_it:
+    with copy_threads() if pool is None else nullcontext(pool) as threads_for_it:
         list(threads_for_it.map(lambda piece: ctypes.memmove(*piece), pieces))
 
 

@@ -12,18 +12,18 @@ import torch
 from torch._C import DisableTorchFunctionSubclass  # each question to a tv_tensor takes microseconds without
 
 from fastload.data.encoded import EncodedImages
-from fastload.streams import STREAMLESS, NoStream, Recordable, SideStream
+from fastload.streams import STREAMLESS, Recordable, SideStream, SyncStream
 from fastload.structure.tree import Path, map_movable, movables, with_movables
 from fastload.targets.layout import retyped
-from fastload.transfer.packing import Arena, is_plain, parcels
+from fastload.transfer.packing import PackedBlock, is_plain, plan_copies
 from fastload.transfer.pinned import move
-from fastload.transfer.staging import Ring
+from fastload.transfer.staging import StagingPool
 
-__all__ = ["Pinned", "Sent", "Transfer", "move_own"]
+__all__ = ["DeviceBatch", "Pinned", "Transfer", "move_own"]
 
 
 @dataclass
-class Sent:
+class DeviceBatch:
     """A batch on its way to a device.
 
     ``memory`` is what it takes up there, one tensor a block, and containers that can themselves tell the allocator of a
@@ -61,21 +61,21 @@ class Transfer:
         pack: whether to do 1 and 2; by default where memory is another than the host's.
     """
 
-    def __init__(self, side: SideStream | NoStream, *, pack: bool | None = None) -> None:
+    def __init__(self, side: SideStream | SyncStream, *, pack: bool | None = None) -> None:
         self._side = side
-        self._ring = Ring()
+        self._ring = StagingPool()
         self._packs = side.device.type not in STREAMLESS if pack is None else pack
 
     def close(self) -> None:
         """Give the pinned memory back, and end the threads that fill it."""
         self._ring.close()
 
-    def send(self, batch: Any) -> Sent:
+    def send(self, batch: Any) -> DeviceBatch:
         """All of ``batch`` on its way, but for what only :func:`move_own` may move."""
         batch = self.move(batch)
         leaves = movables(batch)
         with DisableTorchFunctionSubclass():
-            return Sent(batch, _memory(leaves), any(map(_is_own, leaves)))
+            return DeviceBatch(batch, _memory(leaves), any(map(_is_own, leaves)))
 
     def move(self, batch: Any) -> Any:
         """The same of a batch that is not to be handed over yet."""
@@ -103,7 +103,7 @@ class Transfer:
             return Pinned(files)
         size = len(files.block)
         lent = self._ring.lend(size)
-        move([(lent.data_ptr(), files.block.data_ptr(), size)], self._ring.movers)
+        move([(lent.data_ptr(), files.block.data_ptr(), size)], self._ring.copy_threads)
         return Pinned(EncodedImages(lent[:size], files.table, files.names, files.problems), lent)
 
     def unpin(self, pinned: Pinned) -> None:
@@ -111,12 +111,12 @@ class Transfer:
             self._ring.take_back(pinned.lent, self._side.prepared())
 
 
-def copied(values: Sequence[Any], side: SideStream | NoStream, ring: Ring) -> list[tuple[int, torch.Tensor]]:
+def copied(values: Sequence[Any], side: SideStream | SyncStream, ring: StagingPool) -> list[tuple[int, torch.Tensor]]:
     """What of ``values`` is a tensor of the host and no more than its bytes, on the device, with its place."""
     copies: list[tuple[int, torch.Tensor]] = []
-    staged: list[tuple[Arena, torch.Tensor]] = []
-    for parcel in parcels(values):
-        if isinstance(parcel, Arena):
+    staged: list[tuple[PackedBlock, torch.Tensor]] = []
+    for parcel in plan_copies(values):
+        if isinstance(parcel, PackedBlock):
             staged.append((parcel, torch.empty(parcel.size, dtype=torch.uint8, device=side.device)))
         else:  # the device copies it while the host looks at the others and packs them
             number, tensor = parcel
@@ -126,13 +126,15 @@ def copied(values: Sequence[Any], side: SideStream | NoStream, ring: Ring) -> li
     return copies + [numbered for arena, block in staged for numbered in arena.tensors(block)]
 
 
-def _copy_through(ring: Ring, staged: list[tuple[Arena, torch.Tensor]], side: SideStream | NoStream) -> None:
+def _copy_through(
+    ring: StagingPool, staged: list[tuple[PackedBlock, torch.Tensor]], side: SideStream | SyncStream
+) -> None:
     """Fill blocks on the device through one that is pinned."""
     sizes = [arena.size for arena, _ in staged]
     lent = ring.lend(sum(sizes))
     starts = accumulate(sizes, initial=lent.data_ptr())
     moves = [each for (arena, _), start in zip(staged, starts, strict=False) for each in arena.moves(start)]
-    move(moves, ring.movers)
+    move(moves, ring.copy_threads)
     for (_, block), source in zip(staged, torch.split(lent[: sum(sizes)], sizes), strict=True):
         block.copy_(source, non_blocking=True)
     ring.take_back(lent, side.prepared())

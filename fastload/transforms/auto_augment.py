@@ -13,7 +13,7 @@ from fastload.transforms.arguments import interpolation_name
 from fastload.transforms.blur import kernel_side, sigma_range
 from fastload.transforms.colour import ColorJitter
 from fastload.transforms.key import Key
-from fastload.transforms.lazy import Work
+from fastload.transforms.lazy import LazyImages
 from fastload.transforms.sampling import between
 from fastload.transforms.transform import Transform
 
@@ -73,7 +73,7 @@ class _AutoAugment(Transform):
         self.interpolation = interpolation_name(interpolation, ("nearest", "bilinear"))
         self.fill = None if fill is None else float(fill)
 
-    def record(self, work: Work, parameters: Drawn) -> None:
+    def record(self, work: LazyImages, parameters: Drawn) -> None:
         """An image undergoes one thing at a time, so their order within a time is free: colours meet, to share passes.
 
         Each is asked for even if no image drew it: an image must not depend on what the others of its batch drew.
@@ -84,17 +84,17 @@ class _AutoAugment(Transform):
             for step in steps if time % 2 == 0 else reversed(steps):
                 step(work, augmentations, magnitudes)
 
-    def _colour(self, work: Work, augmentations: torch.Tensor, magnitudes: torch.Tensor) -> None:
+    def _colour(self, work: LazyImages, augmentations: torch.Tensor, magnitudes: torch.Tensor) -> None:
         amounts = torch.where(_signed(augmentations), 1 + magnitudes, magnitudes).float()
         work.colour(torch.stack([CODES[augmentations], amounts], dim=1)[:, None])
 
-    def _warp(self, work: Work, augmentations: torch.Tensor, magnitudes: torch.Tensor) -> None:
+    def _warp(self, work: LazyImages, augmentations: torch.Tensor, magnitudes: torch.Tensor) -> None:
         work.warp(inverse_matrices(augmentations, magnitudes, work.sizes), self.interpolation, self.fill)
 
-    def _sharpen(self, work: Work, augmentations: torch.Tensor, magnitudes: torch.Tensor) -> None:
+    def _sharpen(self, work: LazyImages, augmentations: torch.Tensor, magnitudes: torch.Tensor) -> None:
         work.sharpen(torch.where(augmentations == Augmentation.SHARPNESS, 1 + magnitudes, 1.0).float())
 
-    def _equalize(self, work: Work, augmentations: torch.Tensor, magnitudes: torch.Tensor) -> None:  # noqa: ARG002
+    def _equalize(self, work: LazyImages, augmentations: torch.Tensor, magnitudes: torch.Tensor) -> None:  # noqa: ARG002
         work.equalize(augmentations == Augmentation.EQUALIZE)
 
 
@@ -238,7 +238,7 @@ class ThreeAugment(Transform):
         sigmas = between(numbers[:, 1], *self.sigma) * (choice == len(THREE) - 1)
         return sigmas.float(), torch.cat([THREE[choice][:, None], self._jitter.ops(numbers[:, 2:])], dim=1)
 
-    def record(self, work: Work, parameters: tuple[torch.Tensor, torch.Tensor]) -> None:
+    def record(self, work: LazyImages, parameters: tuple[torch.Tensor, torch.Tensor]) -> None:
         sigmas, ops = parameters
         work.blur(sigmas, self.kernel_size)
         work.colour(ops)

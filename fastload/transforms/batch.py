@@ -12,7 +12,7 @@ from torchvision import tv_tensors
 from fastload.data.encoded import EncodedImages
 from fastload.structure.images import is_single
 from fastload.structure.ragged import Ragged
-from fastload.transforms.lazy import Move, Pixels, Work
+from fastload.transforms.lazy import LazyImages, Movement, Pixels
 
 __all__ = ["Batch", "Images"]
 
@@ -36,7 +36,7 @@ class Batch:
     def __init__(self, images: Images, device: torch.device | None = None) -> None:
         self.images = _gathered(images)
         self.device = device or torch.accelerator.current_accelerator() or torch.device("cpu")
-        self.moves: list[Move] = []
+        self.moves: list[Movement] = []
         self.mixes: list[Callable[[torch.Tensor], torch.Tensor]] = []
         self.kept: torch.Tensor | None = None
         self.counts: dict[str, int] = {}
@@ -58,7 +58,7 @@ class Batch:
         return list(self._pixels) if isinstance(self._pixels, Ragged) else self._pixels
 
     @contextmanager
-    def work(self, *, channels: int | None = None, store: torch.dtype = torch.float32) -> Iterator[Work]:
+    def work(self, *, channels: int | None = None, store: torch.dtype = torch.float32) -> Iterator[LazyImages]:
         """Record work on the images; it is done in the end.
 
         Args:
@@ -67,7 +67,7 @@ class Batch:
         """
         images = self._pixels
         if isinstance(images, Ragged):
-            work = Work(images, store=store)
+            work = LazyImages(images, store=store)
             yield work
             self.images = work.result()
         else:
@@ -76,7 +76,7 @@ class Batch:
             plain = plain[None] if single else plain
             leading = plain.shape[:-3]
             frames = leading[1:].numel()  # a video's frames share its parameters
-            work = Work(_channels_first(plain.flatten(0, -4), channels), store=store, frames=frames)
+            work = LazyImages(_channels_first(plain.flatten(0, -4), channels), store=store, frames=frames)
             yield work
             result = _batched(work.result())
             result = result.view(*leading[single:], *result.shape[1:])

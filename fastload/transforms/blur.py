@@ -9,7 +9,7 @@ import torch
 
 from fastload.transforms.arguments import interval, probability, sides
 from fastload.transforms.key import Key
-from fastload.transforms.lazy import Work
+from fastload.transforms.lazy import LazyImages
 from fastload.transforms.sampling import between
 from fastload.transforms.transform import Transform
 
@@ -51,7 +51,7 @@ class GaussianBlur(Transform):
         numbers = key.uniform(len(sizes), 2)
         return (between(numbers[:, 0], *self.sigma) * (numbers[:, 1] < self.p)).float()
 
-    def record(self, work: Work, parameters: torch.Tensor) -> None:
+    def record(self, work: LazyImages, parameters: torch.Tensor) -> None:
         work.blur(parameters, self.kernel_size)
 
 

@@ -11,7 +11,7 @@ import torch
 from fastload.kernels.spec import Op
 from fastload.transforms.arguments import interval
 from fastload.transforms.key import Key
-from fastload.transforms.lazy import Work
+from fastload.transforms.lazy import LazyImages
 from fastload.transforms.random_apply import Chance
 from fastload.transforms.sampling import between
 from fastload.transforms.transform import Transform
@@ -85,7 +85,7 @@ class ColorJitter(Transform):
         order = drawn[:, count : 2 * count].argsort(axis=1)
         return torch.from_numpy(ops[np.arange(len(drawn))[:, None], order])
 
-    def record(self, work: Work, parameters: torch.Tensor) -> None:
+    def record(self, work: LazyImages, parameters: torch.Tensor) -> None:
         if self.ranges:
             work.colour(parameters)
 
@@ -95,10 +95,10 @@ class _Pixelwise(Chance):
 
     op: Op
 
-    def amount(self, work: Work) -> float:  # noqa: ARG002  (some depend on the images' values)
+    def amount(self, work: LazyImages) -> float:  # noqa: ARG002  (some depend on the images' values)
         return 0.0
 
-    def record(self, work: Work, parameters: torch.Tensor) -> None:
+    def record(self, work: LazyImages, parameters: torch.Tensor) -> None:
         ops = np.zeros((len(parameters), 1, 2), dtype=np.float32)
         ops[parameters.numpy()] = self.op, self.amount(work)
         work.colour(torch.from_numpy(ops))
@@ -201,7 +201,7 @@ class RandomSolarize(_Pixelwise):
     def __repr__(self) -> str:
         return f"RandomSolarize({self.threshold}, p={self.p})"
 
-    def amount(self, work: Work) -> float:
+    def amount(self, work: LazyImages) -> float:
         if work.dtype is not torch.uint8:
             return self.threshold
         return (ceil(self.threshold) - 0.5) / 255  # between two levels, so that no rounding of x / 255 decides
@@ -230,7 +230,7 @@ class RandomPosterize(_Pixelwise):
     def __repr__(self) -> str:
         return f"RandomPosterize({self.bits}, p={self.p})"
 
-    def amount(self, work: Work) -> float:  # noqa: ARG002
+    def amount(self, work: LazyImages) -> float:  # noqa: ARG002
         return float(self.bits)
 
 

@@ -11,7 +11,7 @@ import torch
 from fastload.transforms.batch import Batch
 from fastload.transforms.explain import described
 from fastload.transforms.key import Key
-from fastload.transforms.lazy import HALVES, Work
+from fastload.transforms.lazy import HALVES, LazyImages
 from fastload.transforms.normalize import Normalize
 from fastload.transforms.transform import Transform
 
@@ -70,7 +70,7 @@ class Compose(Transform):
     def sample(self, sizes: torch.Tensor, key: Key) -> None:  # noqa: ARG002  (each transform samples in its turn)
         return None
 
-    def record(self, work: Work, parameters: Any) -> None:  # noqa: ARG002
+    def record(self, work: LazyImages, parameters: Any) -> None:  # noqa: ARG002
         raise TypeError("a Compose records nothing itself: its transforms do")
 
 

@@ -11,7 +11,7 @@ import torch
 
 from fastload.transforms.arguments import interpolation_name, interval, sides
 from fastload.transforms.key import Key
-from fastload.transforms.lazy import Work
+from fastload.transforms.lazy import LazyImages
 from fastload.transforms.sampling import ATTEMPTS, corners, draw_sides, first
 from fastload.transforms.transform import Transform
 
@@ -76,7 +76,7 @@ class RandomResizedCrop(Transform):
         size = [np.minimum(height, np.rint(width / narrow)), np.minimum(width, np.rint(height * wide))]
         return np.maximum(np.stack(size, axis=1).astype(np.int64), 1)
 
-    def record(self, work: Work, parameters: torch.Tensor) -> None:
+    def record(self, work: LazyImages, parameters: torch.Tensor) -> None:
         work.crop_resize(parameters, self.size, self.interpolation)
 
 
@@ -139,7 +139,7 @@ class RandomCrop(Transform):
         start = torch.from_numpy(corners(key.uniform(len(sizes), 2).numpy(), (padded - size).numpy())) - before
         return torch.cat([start, size.expand_as(start)], dim=1).int()
 
-    def record(self, work: Work, parameters: torch.Tensor) -> None:
+    def record(self, work: LazyImages, parameters: torch.Tensor) -> None:
         work.crop(parameters, self.fill)
 
 
@@ -169,7 +169,7 @@ class CenterCrop(Transform):
         start = torch.where(spare < 0, -(-spare // 2), (spare / 2).round().long())
         return torch.cat([start, size.expand_as(start)], dim=1).int()
 
-    def record(self, work: Work, parameters: torch.Tensor) -> None:
+    def record(self, work: LazyImages, parameters: torch.Tensor) -> None:
         work.crop(parameters)
 
 

@@ -11,7 +11,7 @@ from fastload.data.encoded import EncodedImages
 from fastload.decode.device import decode
 from fastload.transforms.batch import Batch
 from fastload.transforms.key import Key
-from fastload.transforms.lazy import Work
+from fastload.transforms.lazy import LazyImages
 from fastload.transforms.transform import Transform
 
 __all__ = ["BadImageError", "DecodeJpeg"]
@@ -92,5 +92,5 @@ class DecodeJpeg(Transform):
     def sample(self, sizes: torch.Tensor, key: Key) -> None:  # noqa: ARG002
         return None
 
-    def record(self, work: Work, parameters: None) -> None:  # noqa: ARG002
+    def record(self, work: LazyImages, parameters: None) -> None:  # noqa: ARG002
         raise TypeError("T.DecodeJpeg stands first among the transforms: there is nothing left to decode here")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fastload.transforms.lazy import Work
+from fastload.transforms.lazy import LazyImages
 from fastload.transforms.random_apply import Chance
 
 __all__ = ["RandomEqualize"]
@@ -22,5 +22,5 @@ class RandomEqualize(Chance):
         ValueError: ``p`` is not in [0, 1].
     """
 
-    def record(self, work: Work, parameters: torch.Tensor) -> None:
+    def record(self, work: LazyImages, parameters: torch.Tensor) -> None:
         work.equalize(parameters)

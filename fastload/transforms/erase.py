@@ -11,7 +11,7 @@ import torch
 
 from fastload.transforms.arguments import interval, probability
 from fastload.transforms.key import Key
-from fastload.transforms.lazy import Work
+from fastload.transforms.lazy import LazyImages
 from fastload.transforms.sampling import ATTEMPTS, corners, draw_sides, first
 from fastload.transforms.transform import Transform
 
@@ -76,7 +76,7 @@ class RandomErasing(Transform):
         boxes = (np.concatenate([start, size], axis=1) * erased).astype(np.int32)
         return Erasure(torch.from_numpy(boxes), key.integers(len(sizes)))
 
-    def record(self, work: Work, parameters: Erasure) -> None:
+    def record(self, work: LazyImages, parameters: Erasure) -> None:
         noise, value = ((1.0,), (0.0,)) if isinstance(self.value, str) else ((0.0,), self.value)
         work.erase(parameters.boxes, parameters.seeds, noise, value)
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from fastload.kernels.spec import Finish
+from fastload.kernels.spec import Epilogue
 from fastload.structure.ragged import Ragged
 from fastload.transforms.key import Key
-from fastload.transforms.lazy import HEIGHT, WIDTH, Geometry, Pixels, Work, sizes_of
+from fastload.transforms.lazy import HEIGHT, WIDTH, Geometry, LazyImages, Pixels, sizes_of
 from fastload.transforms.transform import Transform
 
 __all__ = ["described"]
@@ -21,7 +21,7 @@ BYTES_PER_SECOND = 4.26e12  # read and written by a device copy on an NVIDIA H20
 
 
 @dataclass
-class Pass:
+class PassCost:
     """One pass over memory: which transforms share it, and the bytes that it must read and write."""
 
     names: Sequence[str]
@@ -34,12 +34,12 @@ class Pass:
         return f"{' + '.join(self.names) or 'store'}: {moved}"
 
 
-class Trace(Work):
+class Trace(LazyImages):
     """Work that is noted down instead of done."""
 
     def __init__(self, images: Pixels, store: torch.dtype) -> None:
         super().__init__(images, store=store)
-        self.passes: list[Pass] = []
+        self.passes: list[PassCost] = []
         self.names: list[str] = []
         self.name = ""
 
@@ -55,7 +55,7 @@ class Trace(Work):
         self.names = []
         return images
 
-    def _resample(self, images: Pixels, geometry: Geometry, finish: Finish) -> tuple[Pixels, None]:
+    def _resample(self, images: Pixels, geometry: Geometry, finish: Epilogue) -> tuple[Pixels, None]:
         boxes = geometry.windows[:, HEIGHT : WIDTH + 1].prod(1).sum()
         itemsize = images.dtype.itemsize
         if isinstance(geometry.size, tuple):
@@ -66,7 +66,7 @@ class Trace(Work):
             out = _nowhere(geometry.size, finish.dtype)
         return self._passed(float(boxes) * CHANNELS * itemsize, out)
 
-    def _colour(self, images: Pixels, finish: Finish) -> tuple[Pixels, None]:
+    def _colour(self, images: Pixels, finish: Epilogue) -> tuple[Pixels, None]:
         out = _nowhere(sizes_of(images), finish.dtype) if isinstance(images, Ragged) else images.to(finish.dtype)
         return self._passed(_bytes(images), out)
 
@@ -82,10 +82,10 @@ class Trace(Work):
     def _step(self, kernel: str, *parameters: Any, **options: Any) -> None:  # noqa: ARG002
         read = self.flush_batch()
         self.images = read.to(self.store)
-        self.passes.append(Pass([self.name], _bytes(read), _bytes(self.images)))
+        self.passes.append(PassCost([self.name], _bytes(read), _bytes(self.images)))
 
     def _passed(self, read: float, out: Pixels) -> tuple[Pixels, None]:
-        self.passes.append(Pass(self.names, read, _bytes(out)))
+        self.passes.append(PassCost(self.names, read, _bytes(out)))
         return out, None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fastload.transforms.lazy import Work
+from fastload.transforms.lazy import LazyImages
 from fastload.transforms.random_apply import Chance
 
 __all__ = ["RandomHorizontalFlip", "RandomVerticalFlip"]
@@ -22,7 +22,7 @@ class RandomHorizontalFlip(Chance):
         ValueError: ``p`` is not in [0, 1].
     """
 
-    def record(self, work: Work, parameters: torch.Tensor) -> None:
+    def record(self, work: LazyImages, parameters: torch.Tensor) -> None:
         work.flip(horizontal=parameters)
 
 
@@ -39,5 +39,5 @@ class RandomVerticalFlip(Chance):
         ValueError: ``p`` is not in [0, 1].
     """
 
-    def record(self, work: Work, parameters: torch.Tensor) -> None:
+    def record(self, work: LazyImages, parameters: torch.Tensor) -> None:
         work.flip(vertical=parameters)

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from fastload import kernels
-from fastload.kernels.spec import Erase, Finish, Mix, Op, Program
+from fastload.kernels.spec import ColourProgram, Epilogue, Erase, Mix, Op
 from fastload.structure.ragged import Ragged
 
-__all__ = ["Move", "Pixels", "Work"]
+__all__ = ["LazyImages", "Movement", "Pixels"]
 
 Pixels = torch.Tensor | Ragged
 Size = tuple[int, int] | torch.Tensor
@@ -52,7 +52,7 @@ class Geometry:
 
 
 @dataclass(frozen=True)
-class Move:
+class Movement:
     """How pixels moved, for boxes, masks and keypoints to follow: by windows, or by a warp's inverse maps.
 
     ``before``, int64 (N, 2): the sizes of the images before; the rest is as the kernels take it.
@@ -74,7 +74,7 @@ class Normalization:
     memory_format: torch.memory_format
 
 
-class Work:
+class LazyImages:
     """A batch of images and what is still to be done to it.
 
     Recordings collect as long as one pass can do them in the order in which they came: geometry, colours,
@@ -93,7 +93,7 @@ class Work:
         self.store = store
         self.frames = frames
         self.dtype = images.dtype
-        self.moves: list[Move] = []
+        self.moves: list[Movement] = []
         self.mixes: list[Callable[[torch.Tensor], torch.Tensor]] = []
         self._sizes = sizes_of(images)
         self._clear()
@@ -222,7 +222,7 @@ class Work:
         if fill is not None and self.dtype is torch.uint8:
             fill /= 255
         self._step("warp", self._each(matrices), interpolation=interpolation, fill=fill)
-        self.moves.append(Move(self.sizes, self.sizes, warp=matrices))
+        self.moves.append(Movement(self.sizes, self.sizes, warp=matrices))
 
     def blur(self, sigmas: torch.Tensor, kernel_size: int) -> None:
         """Gaussian blur, each image by its sigma, float32 (N,); 0 for none."""
@@ -270,7 +270,7 @@ class Work:
         passes = max(parts, 2 if self._mix is not None and self._geometry is not None else 1)
         if program is not None and passes > parts:
             bounds = program.bounds.numpy()
-            program = Program(program.ops, torch.from_numpy(np.concatenate([bounds, bounds[:, -1:]], axis=1)))
+            program = ColourProgram(program.ops, torch.from_numpy(np.concatenate([bounds, bounds[:, -1:]], axis=1)))
         images, previous = self.images, None
         for part in range(passes):
             finish = self._finish(program, part, final=part == passes - 1, last=last, previous=previous)
@@ -294,9 +294,9 @@ class Work:
         return self._mirror(images, mirrored)
 
     def _finish(
-        self, program: Program | None, part: int, *, final: bool, last: bool, previous: torch.Tensor | None
-    ) -> Finish:
-        shared = Finish(program=program, part=part, previous=previous, dtype=self.store)
+        self, program: ColourProgram | None, part: int, *, final: bool, last: bool, previous: torch.Tensor | None
+    ) -> Epilogue:
+        shared = Epilogue(program=program, part=part, previous=previous, dtype=self.store)
         if not final:
             starts = None if program is None else program.bounds.numpy()[:, part + 1 : part + 3]
             return replace(shared, statistics=starts is not None and bool((starts[:, 0] < starts[:, 1]).any()))
@@ -311,15 +311,15 @@ class Work:
             )
         return replace(done, dtype=self.dtype) if last else done
 
-    def _program(self) -> Program | None:
+    def _program(self) -> ColourProgram | None:
         if not self._ops:
             return None
         ops = np.concatenate([ops.numpy() for ops in self._ops], axis=1)
-        return Program(torch.from_numpy(ops), torch.from_numpy(_bounds(ops[..., 0])))
+        return ColourProgram(torch.from_numpy(ops), torch.from_numpy(_bounds(ops[..., 0])))
 
     # The launches; a dry run replaces them
 
-    def _resample(self, images: Pixels, geometry: Geometry, finish: Finish) -> tuple[Pixels, torch.Tensor | None]:
+    def _resample(self, images: Pixels, geometry: Geometry, finish: Epilogue) -> tuple[Pixels, torch.Tensor | None]:
         ragged = images if isinstance(images, Ragged) else Ragged.of(images)
         return kernels.resample(
             ragged,
@@ -330,7 +330,7 @@ class Work:
             finish=finish,
         )
 
-    def _colour(self, images: Pixels, finish: Finish) -> tuple[Pixels, torch.Tensor | None]:
+    def _colour(self, images: Pixels, finish: Epilogue) -> tuple[Pixels, torch.Tensor | None]:
         return kernels.colour(images, finish)
 
     def _flip_normalize(
@@ -387,7 +387,7 @@ class Work:
     def _moved(self, windows: np.ndarray, size: Size) -> None:
         """Note a step for targets to follow; each by itself, since rounding and clipping come after each."""
         size = size if isinstance(size, tuple) else size[:: self.frames]
-        self.moves.append(Move(self.sizes, size, windows=torch.from_numpy(windows[:: self.frames])))
+        self.moves.append(Movement(self.sizes, size, windows=torch.from_numpy(windows[:: self.frames])))
 
     def _sized(self, geometry: Geometry, size: Size) -> None:
         geometry.size = size

@@ -13,7 +13,7 @@ from fastload.kernels.spec import Mix
 from fastload.kernels.upload import upload
 from fastload.transforms.arguments import probability
 from fastload.transforms.key import Key
-from fastload.transforms.lazy import Work
+from fastload.transforms.lazy import LazyImages
 from fastload.transforms.transform import Transform
 
 __all__ = ["CutMix", "MixUp", "MixUpCutMix", "Mixture", "soft_labels"]
@@ -61,7 +61,7 @@ class _Mixing(Transform):
     def _draw(self, generator: np.random.Generator, height: int, width: int) -> tuple[Box, float, float, float]:
         """The box, the weights of an image's own pixels in it and around it, and of its own label."""
 
-    def record(self, work: Work, parameters: Mixture) -> None:
+    def record(self, work: LazyImages, parameters: Mixture) -> None:
         work.mix(parameters.mix, partial(self.labels, parameters=parameters))
 
     def labels(self, labels: torch.Tensor, parameters: Mixture) -> torch.Tensor:

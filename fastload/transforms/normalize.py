@@ -8,7 +8,7 @@ import torch
 
 from fastload.transforms.batch import Batch
 from fastload.transforms.key import Key
-from fastload.transforms.lazy import Work
+from fastload.transforms.lazy import LazyImages
 from fastload.transforms.transform import Transform
 
 __all__ = ["Normalize"]
@@ -79,5 +79,5 @@ class Normalize(Transform):
     def sample(self, sizes: torch.Tensor, key: Key) -> None:  # noqa: ARG002  (there is nothing to draw)
         return None
 
-    def record(self, work: Work, parameters: None) -> None:  # noqa: ARG002
+    def record(self, work: LazyImages, parameters: None) -> None:  # noqa: ARG002
         work.normalize(self.mean, self.std, self.dtype, self.memory_format, self.full_scale)

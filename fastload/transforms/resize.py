@@ -9,7 +9,7 @@ import torch
 
 from fastload.transforms.arguments import interpolation_name, sides
 from fastload.transforms.key import Key
-from fastload.transforms.lazy import Work
+from fastload.transforms.lazy import LazyImages
 from fastload.transforms.transform import Transform
 
 __all__ = ["Resize"]
@@ -72,7 +72,7 @@ class Resize(Transform):
         height, width = torch.where(tall, new_long, new_short), torch.where(tall, new_short, new_long)
         return torch.stack([height, width], dim=1).long().clamp(min=1)
 
-    def record(self, work: Work, parameters: torch.Tensor) -> None:
+    def record(self, work: LazyImages, parameters: torch.Tensor) -> None:
         boxes = torch.cat([torch.zeros_like(work.sizes), work.sizes], dim=1).int()
         same = len(parameters) > 0 and bool((parameters == parameters[:1]).all())
         size = (int(parameters[0, 0]), int(parameters[0, 1])) if same else parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fastload.transforms.lazy import Work
+from fastload.transforms.lazy import LazyImages
 from fastload.transforms.random_apply import Chance
 
 __all__ = ["RandomAdjustSharpness"]
@@ -35,5 +35,5 @@ class RandomAdjustSharpness(Chance):
     def __repr__(self) -> str:
         return f"RandomAdjustSharpness({self.sharpness_factor}, p={self.p})"
 
-    def record(self, work: Work, parameters: torch.Tensor) -> None:
+    def record(self, work: LazyImages, parameters: torch.Tensor) -> None:
         work.sharpen(torch.where(parameters, self.sharpness_factor, 1.0))

@@ -11,7 +11,7 @@ import torch
 from fastload.structure.ragged import Ragged
 from fastload.transforms.batch import Batch
 from fastload.transforms.key import Key
-from fastload.transforms.lazy import Work
+from fastload.transforms.lazy import LazyImages
 
 __all__ = ["Transform"]
 
@@ -45,5 +45,5 @@ class Transform(ABC):
         """The parameters for images of ``sizes``, int64 (N, 2), on the CPU; None if there are none."""
 
     @abstractmethod
-    def record(self, work: Work, parameters: Any) -> None:
+    def record(self, work: LazyImages, parameters: Any) -> None:
         """Ask ``work`` for what is to be done; the images given are left as they were."""

@@ -568,14 +568,14 @@ def simulated(device: Device, small: int) -> Iterator[None]:
             mock.patch.object(torch.accelerator, "is_available", _answering(True)),
             mock.patch.object(arena, "_tensor_over", torch.Tensor.as_strided),
             mock.patch.object(arena, "SMALL", small),
-            mock.patch.object(ring.Ring, "LEAST", 1),
+            mock.patch.object(ring.StagingPool, "LEAST", 1),
             mock.patch.object(
                 transfer, "is_plain", lambda value: isinstance(value, DeviceTensor) or arena.is_plain(value)
             ),
             mock.patch.object(prefetch, "threading", threading),
             mock.patch.object(channel, "SimpleQueue", threading.SimpleQueue),
             mock.patch.object(room, "SimpleQueue", threading.SimpleQueue),
-            mock.patch.object(prefetch.Pass, "__hash__", lambda one_pass: hash(one_pass.thread)),
+            mock.patch.object(prefetch.PrefetchIterator, "__hash__", lambda one_pass: hash(one_pass.thread)),
         ):
             yield
     finally:

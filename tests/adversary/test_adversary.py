@@ -88,7 +88,7 @@ class Faults:
 
     @staticmethod
     def event_is_recorded_before_the_work(monkeypatch):
-        prepare = preparation.Preparation.__call__
+        prepare = preparation.Preparer.__call__
 
         def early(self, *batch):
             ready = self.side.prepared()
@@ -97,7 +97,7 @@ class Faults:
                 arrival.ready = ready
             return arrival
 
-        monkeypatch.setattr(preparation.Preparation, "__call__", early)
+        monkeypatch.setattr(preparation.Preparer, "__call__", early)
 
     @staticmethod
     def side_stream_does_not_follow(monkeypatch):
@@ -109,7 +109,7 @@ class Faults:
 
     @staticmethod
     def loader_is_asked_before_the_copy_is_done(monkeypatch):
-        prepare = preparation.Preparation.__call__
+        prepare = preparation.Preparer.__call__
 
         def unawaited(self, *batch):
             arrival = prepare(self, *batch)
@@ -117,11 +117,11 @@ class Faults:
                 arrival.ready.wait = lambda: None
             return arrival
 
-        monkeypatch.setattr(preparation.Preparation, "__call__", unawaited)
+        monkeypatch.setattr(preparation.Preparer, "__call__", unawaited)
 
     @staticmethod
     def place_is_free_at_once(monkeypatch):
-        monkeypatch.setattr(streams.SideStream, "consumed", lambda *_: streams.Passed())
+        monkeypatch.setattr(streams.SideStream, "consumed", lambda *_: streams.DoneFence())
 
     @staticmethod
     def place_is_free_by_the_stream_of_the_next_batch(monkeypatch):
@@ -130,23 +130,25 @@ class Faults:
 
     @staticmethod
     def one_place_too_many(monkeypatch):
-        build = room.Room.__init__
-        monkeypatch.setattr(room.Room, "__init__", lambda room, depth, static=None: build(room, depth + 1, static))
+        build = room.SlotPool.__init__
+        monkeypatch.setattr(room.SlotPool, "__init__", lambda room, depth, static=None: build(room, depth + 1, static))
 
     @staticmethod
     def places_are_forgotten_between_passes(monkeypatch):
-        reopen = room.Room.reopen
+        reopen = room.SlotPool.reopen
 
         def forgetful(room):
             room._in_hand.clear()
             reopen(room)
 
-        monkeypatch.setattr(room.Room, "reopen", forgetful)
+        monkeypatch.setattr(room.SlotPool, "reopen", forgetful)
 
     @staticmethod
     def pinned_block_is_lent_again_at_once(monkeypatch):
-        take_back = ring.Ring.take_back
-        monkeypatch.setattr(ring.Ring, "take_back", lambda it, block, _: take_back(it, block, streams.Passed()))
+        take_back = ring.StagingPool.take_back
+        monkeypatch.setattr(
+            ring.StagingPool, "take_back", lambda it, block, _: take_back(it, block, streams.DoneFence())
+        )
 
     @staticmethod
     def pinned_block_is_taken_back_with_a_point_before_the_copy(monkeypatch):
@@ -186,18 +188,18 @@ class Faults:
 
     @staticmethod
     def batches_share_a_slot(monkeypatch):
-        build = room.Room.__init__
+        build = room.SlotPool.__init__
 
         def shared(room, depth, static=None):
             build(room, depth, static)
             for place in room._places[1:]:
                 place.slot = room._places[0].slot
 
-        monkeypatch.setattr(room.Room, "__init__", shared)
+        monkeypatch.setattr(room.SlotPool, "__init__", shared)
 
     @staticmethod
     def close_wakes_nobody(monkeypatch):
-        monkeypatch.setattr(room.Room, "close", lambda room: setattr(room, "closed", True))
+        monkeypatch.setattr(room.SlotPool, "close", lambda room: setattr(room, "closed", True))
 
     @staticmethod
     def consumer_waits_for_the_device(monkeypatch):

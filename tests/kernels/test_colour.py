@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fastload.kernels.reference import colour as reference
 from fastload.kernels.reference.noise import normal, philox
-from fastload.kernels.spec import Erase, Finish, Mix, Op, Program
+from fastload.kernels.spec import ColourProgram, Epilogue, Erase, Mix, Op
 from fastload.structure.ragged import Ragged
 from tests.kernels.whole import CROWD, each_of_crowd
 
@@ -64,7 +64,7 @@ def program(rows):
     needs = ops[..., 0] >= Op.CONTRAST
     parts = int(needs.sum(1).max()) + 1
     starts = [(needs.cumsum(1) < part).sum(1) for part in range(parts)]
-    return Program(ops, torch.stack([*starts, torch.full((len(ops),), ops.shape[1])], dim=1).int())
+    return ColourProgram(ops, torch.stack([*starts, torch.full((len(ops),), ops.shape[1])], dim=1).int())
 
 
 def run(colour, images, finish, between=torch.float32):
@@ -72,7 +72,7 @@ def run(colour, images, finish, between=torch.float32):
     parts = 1 if finish.program is None else finish.program.bounds.shape[1] - 1
     previous = None
     for part in range(parts - 1):
-        step = Finish(program=finish.program, part=part, statistics=True, previous=previous, dtype=between)
+        step = Epilogue(program=finish.program, part=part, statistics=True, previous=previous, dtype=between)
         images, previous = colour(images, step)
     return colour(images, replace(finish, part=parts - 1, previous=previous))[0]
 
@@ -90,7 +90,7 @@ def test_every_operation_is_torchvisions(device, op, channels, height, width, se
     generator = torch.Generator().manual_seed(seed)
     images = drawn(generator, 8, channels, height, width)
     amounts = torch.tensor([amount(op, generator) for _ in images]).tolist()
-    finish = Finish(program=program([[(op, number)] for number in amounts]), dtype=torch.float32)
+    finish = Epilogue(program=program([[(op, number)] for number in amounts]), dtype=torch.float32)
     for colour in (reference.colour, kernel):
         out = run(colour, images.to(device), finish).cpu()
         for image, number, actual in zip(images, amounts, out, strict=True):
@@ -108,7 +108,7 @@ def test_operations_are_applied_in_each_images_own_order(device):
         [(Op.CONTRAST, 1.5), (Op.CONTRAST, 0.3), (Op.CONTRAST, 1.2), (Op.INVERT, 0)],
         [(Op.HUE, -0.4), (Op.GRAYSCALE, 0), (Op.NONE, 0), (Op.BRIGHTNESS, 0.5)],
     ]
-    out = run(kernel, images.to(device), Finish(program=program(rows), dtype=torch.float32)).cpu()
+    out = run(kernel, images.to(device), Epilogue(program=program(rows), dtype=torch.float32)).cpu()
     for image, row, actual in zip(images, rows, out, strict=True):
         expected = image
         for op, number in row:
@@ -129,7 +129,7 @@ def test_programs_are_torchvisions_for_each_of_many_images(device, sizes, channe
     # Behind other operations, steps and the stretching of nearly flat images would make much of their rounding.
     smooth = [op for op in TORCHVISION if op not in (*JUMPS, Op.AUTOCONTRAST)]
     rows = [[(op, amount(op, generator)) for op in picked(generator, list(TORCHVISION), smooth)] for _ in sizes]
-    finish = Finish(program=program(rows), dtype=torch.float32)
+    finish = Epilogue(program=program(rows), dtype=torch.float32)
     out = run(kernel, Ragged.of([image.to(device) for image in images]), finish)
     like = run(reference.colour, Ragged.of(images), finish)
     for image, row, actual, other in zip(images, rows, out, like, strict=True):
@@ -157,7 +157,7 @@ def test_normalizing_erasing_and_mixing_are_torchvisions_for_each_of_many_images
     boxes = torch.cat([begins.floor(), ends.floor() - begins.floor()], dim=2).int()
     partners = torch.randint(CROWD, (CROWD,), generator=generator)
     inside, outside = torch.rand(2, CROWD, generator=generator)
-    finish = Finish(
+    finish = Epilogue(
         dtype=torch.float32,
         scale=tuple(1 / s for s in std),
         bias=tuple(-m / s for m, s in zip(mean, std, strict=True)),
@@ -188,7 +188,7 @@ def finishes(generator, count, channels, dtype, memory_format, ragged):
     noise = (0.2,) * channels if chosen[3] else (0.0,) * channels
     weights = torch.tensor([0, 0.25, 1])[torch.randint(0, 3, (2, count), generator=generator)]
     partners = torch.randint(0, count, (count,), generator=generator).int()
-    return Finish(
+    return Epilogue(
         dtype=dtype,
         memory_format=memory_format,
         scale=(2.0, 3.0, 4.0, 5.0)[:channels] if chosen[0] else None,
@@ -279,7 +279,7 @@ def test_images_of_different_sizes_are_finished_as_the_reference_does(
 @pytest.mark.parametrize("device", HERE)
 def test_runs_repeat_bit_for_bit(device):
     images = drawn(torch.Generator().manual_seed(0), 3, 3, 40, 44).to(device)
-    finish = Finish(program=program([[(Op.CONTRAST, 0.7), (Op.AUTOCONTRAST, 0)]] * 3), dtype=torch.float16)
+    finish = Epilogue(program=program([[(Op.CONTRAST, 0.7), (Op.AUTOCONTRAST, 0)]] * 3), dtype=torch.float16)
     assert torch.equal(run(kernel, images, finish), run(kernel, images, finish))
 
 
@@ -288,7 +288,7 @@ def test_statistics_are_of_values_before_they_are_rounded(device):
     """Half precision in between moves each value by up to 2**-11, and their mean by far less."""
     images = torch.full((1, 3, 16, 16), 0.3, device=device)
     rows = [[(Op.BRIGHTNESS, 1.001), (Op.CONTRAST, 0.0)]]
-    finish = Finish(program=program(rows), dtype=torch.float32)
+    finish = Epilogue(program=program(rows), dtype=torch.float32)
     out = run(kernel, images, finish, between=torch.float16)
     torch.testing.assert_close(out, torch.full_like(out, 0.3 * 1.001 * 0.9999), atol=1e-6, rtol=0)
 
@@ -296,7 +296,7 @@ def test_statistics_are_of_values_before_they_are_rounded(device):
 @pytest.mark.parametrize("device", HERE)
 def test_a_partner_is_mixed_with_its_own_operations_and_erasure(device):
     images = torch.zeros(2, 1, 2, 4, device=device)
-    finish = Finish(
+    finish = Epilogue(
         program=program([[(Op.NONE, 0)], [(Op.INVERT, 0)]]),
         erase=Erase(torch.tensor([[0, 0, 0, 0], [0, 0, 1, 1]]).int(), torch.zeros(2).long(), (0.0,), (5.0,)),
         mix=Mix(
@@ -325,14 +325,14 @@ def test_of_many_images_each_is_mixed_with_its_own_partner(memory_format):
     weights = torch.rand(2, count, generator=generator).round(decimals=1)  # some are 1
     images = drawn(generator, count, 3, 224, 224).to("cuda", torch.float16)
     mix = Mix(partners.int(), boxes.int(), *weights)
-    finish = Finish(mix=mix, dtype=torch.float32, memory_format=memory_format)
+    finish = Epilogue(mix=mix, dtype=torch.float32, memory_format=memory_format)
     torch.testing.assert_close(kernel(images, finish)[0], reference.colour(images, finish)[0], atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("device", HERE)
 def test_an_empty_batch_stays_empty(device):
     for colour in (reference.colour, kernel):
-        out, statistics = colour(torch.empty(0, 3, 8, 8, device=device), Finish(statistics=True))
+        out, statistics = colour(torch.empty(0, 3, 8, 8, device=device), Epilogue(statistics=True))
         assert out.shape == (0, 3, 8, 8)
         assert statistics is None
 
@@ -373,7 +373,7 @@ def test_the_kernel_draws_the_references_noise(device):
     seeds = torch.tensor([0, 1, 2**63 - 1, 123456789012345678])
     boxes = torch.tensor([[0, 0, 20, 28]] * len(seeds)).int()
     images = torch.zeros(len(seeds), 6, 20, 28, device=device)
-    finish = Finish(dtype=torch.float32, erase=Erase(boxes, seeds, (1.0,) * 6, (0.0,) * 6))
+    finish = Epilogue(dtype=torch.float32, erase=Erase(boxes, seeds, (1.0,) * 6, (0.0,) * 6))
     expected = torch.stack([normal(int(seed), (6, 20, 28)) for seed in seeds])
     torch.testing.assert_close(kernel(images, finish)[0].cpu(), expected, atol=1e-5, rtol=1e-5)
 
@@ -381,7 +381,7 @@ def test_the_kernel_draws_the_references_noise(device):
 # What is refused
 
 IMAGES = torch.zeros(1, 3, 4, 4)
-CONTRAST_LAST = Program(torch.tensor([[[Op.CONTRAST, 0.5]]]), torch.tensor([[0, 0, 1]], dtype=torch.int32))
+CONTRAST_LAST = ColourProgram(torch.tensor([[[Op.CONTRAST, 0.5]]]), torch.tensor([[0, 0, 1]], dtype=torch.int32))
 NO_BOX = torch.zeros(1, 4, dtype=torch.int32)
 MIX = Mix(torch.zeros(1, dtype=torch.int32), NO_BOX, torch.ones(1), torch.ones(1))
 
@@ -389,15 +389,20 @@ MIX = Mix(torch.zeros(1, dtype=torch.int32), NO_BOX, torch.ones(1), torch.ones(1
 @pytest.mark.parametrize(
     ("images", "finish", "error", "message"),
     [
-        (IMAGES.double(), Finish(), TypeError, r"the images' dtype must be one of .*; got torch.float64"),
-        (IMAGES, Finish(dtype=torch.int32), TypeError, r"finish.dtype must be one of .*; got torch.int32"),
-        (IMAGES, Finish(memory_format=torch.channels_last_3d), ValueError, "memory_format must be one of"),
-        (IMAGES[:, :2], Finish(program=CONTRAST_LAST), ValueError, "need 1 or 3 channels; got 2"),
-        (IMAGES, Finish(scale=(1.0,), bias=(0.0,)), ValueError, r"finish.scale must have .* 3 channels; got \(1.0,\)"),
-        (IMAGES, Finish(scale=(1.0,) * 3), ValueError, "go together"),
-        (IMAGES, Finish(statistics=True, mix=MIX), ValueError, "leave those to the last pass"),
-        (Ragged.of(IMAGES), Finish(mix=MIX), ValueError, "crop or resize them first"),
-        (IMAGES, Finish(program=CONTRAST_LAST, part=1), ValueError, "got finish.previous None"),
+        (IMAGES.double(), Epilogue(), TypeError, r"the images' dtype must be one of .*; got torch.float64"),
+        (IMAGES, Epilogue(dtype=torch.int32), TypeError, r"finish.dtype must be one of .*; got torch.int32"),
+        (IMAGES, Epilogue(memory_format=torch.channels_last_3d), ValueError, "memory_format must be one of"),
+        (IMAGES[:, :2], Epilogue(program=CONTRAST_LAST), ValueError, "need 1 or 3 channels; got 2"),
+        (
+            IMAGES,
+            Epilogue(scale=(1.0,), bias=(0.0,)),
+            ValueError,
+            r"finish.scale must have .* 3 channels; got \(1.0,\)",
+        ),
+        (IMAGES, Epilogue(scale=(1.0,) * 3), ValueError, "go together"),
+        (IMAGES, Epilogue(statistics=True, mix=MIX), ValueError, "leave those to the last pass"),
+        (Ragged.of(IMAGES), Epilogue(mix=MIX), ValueError, "crop or resize them first"),
+        (IMAGES, Epilogue(program=CONTRAST_LAST, part=1), ValueError, "got finish.previous None"),
     ],
 )
 def test_what_cannot_be_done_is_refused(images, finish, error, message):

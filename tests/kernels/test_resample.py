@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastload.kernels.reference.resample import resample as reference
-from fastload.kernels.spec import Erase, Finish, Mix, Op, Program
+from fastload.kernels.spec import ColourProgram, Epilogue, Erase, Mix, Op
 from fastload.structure.ragged import Ragged
 from tests.kernels.whole import CONTENTS, batch, each_of_crowd, resized_crop, stored
 
@@ -24,7 +24,7 @@ INTERPOLATIONS = ("bilinear", "bicubic", "nearest")
 DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
 FORMATS = (torch.contiguous_format, torch.channels_last)
 LAYOUTS = ("planar", "aligned", "interleaved", "columns first")
-FLOAT32 = Finish(dtype=torch.float32)
+FLOAT32 = Epilogue(dtype=torch.float32)
 
 # Of full scale. In float16 a weight is off by at most 2**-11 of itself, and so is the sum that divides it; that moves a
 # mean of values between -1/2 and 1/2 by 2**-11, twice for two axes; the cubic's weights add up to 1.3 in magnitude.
@@ -122,7 +122,7 @@ def test_the_kernel_is_the_reference(
     box = top + beyond[0], left + beyond[1], max(height + beyond[2], 1), max(width + beyond[3], 1)
     image = laid_out(picture(*size, dtype, channels).to(device), layout)
     virtual = max(target[0] + offset[1], 1), max(target[1] - offset[0], 1)
-    finish = Finish(dtype=torch.float32, memory_format=memory_format)
+    finish = Epilogue(dtype=torch.float32, memory_format=memory_format)
     atol = HALF if dtype is torch.uint8 else SINGLE
     compare(Ragged.of([image]), window(box, virtual, offset, flips), target, interpolation, 0.3, finish, atol)
 
@@ -160,7 +160,7 @@ def test_every_dtype_and_memory_format_comes_out(device, memory_format, dtype, l
     images = [laid_out(picture(40, 70, seed=seed).to(device), layout) for seed in range(2)]
     windows = torch.cat([window((3, 5, 30, 61), (24, 40), flips=(0, flip)) for flip in (0, 1)])
     for size in ((24, 40), torch.tensor([[24, 40], [23, 37]])):
-        finish = Finish(dtype=dtype, memory_format=memory_format)
+        finish = Epilogue(dtype=dtype, memory_format=memory_format)
         compare(Ragged.of(images), windows, size, finish=finish, atol=HALF + ROUNDING[dtype])
 
 
@@ -214,7 +214,7 @@ def test_pixels_of_channels_last_are_stored_to_the_last(device, channels, width)
     images = Ragged.of([picture(20, 50, channels=channels, seed=seed).to(device) for seed in range(2)])
     windows = torch.cat([window((0, 0, 20, 50), (17, width))] * 2)
     for dtype in DTYPES:
-        finish = Finish(dtype=dtype, memory_format=torch.channels_last)
+        finish = Epilogue(dtype=dtype, memory_format=torch.channels_last)
         compare(images, windows, (17, width), finish=finish, atol=HALF + ROUNDING[dtype])
 
 
@@ -244,11 +244,11 @@ def test_values_are_finished(device):
     images = Ragged.of([picture(50, 70, seed=seed).to(device) for seed in range(3)])
     windows = torch.cat([window((0, 5, 45, 60), (70, 40))] * 3)
     ops = torch.tensor([[[Op.BRIGHTNESS, 1.4], [Op.SATURATION, 0.5], [Op.CONTRAST, 1.5]]] * 3)
-    program = Program(ops, torch.tensor([[0, 2, 3], [1, 2, 3], [0, 0, 3]], dtype=torch.int32))
+    program = ColourProgram(ops, torch.tensor([[0, 2, 3], [1, 2, 3], [0, 0, 3]], dtype=torch.int32))
     boxes = torch.tensor([[5, 5, 60, 30], [0, 0, 0, 0], [65, 35, 5, 5]], dtype=torch.int32)
     erase = Erase(boxes, torch.arange(3), (1.0, 1.0, 1.0), (0.0, 0.5, 1.0))
     amounts = {"scale": (2.0, 3.0, 4.0), "bias": (0.1, 0.2, -0.3)}
-    finish = Finish(dtype=torch.float32, program=program, erase=erase, **amounts)
+    finish = Epilogue(dtype=torch.float32, program=program, erase=erase, **amounts)
     # Brightness and scale make errors of the resampling larger.
     compare(images, windows, (70, 40), finish=finish, atol=1.4 * 4 * HALF)
 
@@ -258,8 +258,8 @@ def test_statistics_are_those_of_the_reference_and_repeat(device):
     images = Ragged.of([picture(50, 70, seed=seed).to(device) for seed in range(2)])
     windows = torch.cat([window((0, 5, 45, 60), (70, 40))] * 2)
     ops = torch.tensor([[[Op.AUTOCONTRAST, 0.0], [Op.CONTRAST, 0.5]]] * 2)
-    program = Program(ops, torch.tensor([[0, 0, 1, 2]] * 2, dtype=torch.int32))
-    finish = Finish(dtype=torch.float32, program=program, statistics=True)
+    program = ColourProgram(ops, torch.tensor([[0, 0, 1, 2]] * 2, dtype=torch.int32))
+    finish = Epilogue(dtype=torch.float32, program=program, statistics=True)
     _, statistics = compare(images, windows, (70, 40), finish=finish)
     assert torch.equal(statistics, kernel(images, windows, (70, 40), finish=finish)[1])
     _, expected = reference(images, windows, (70, 40), finish=finish)
@@ -295,8 +295,8 @@ MIX = Mix(torch.zeros(1, dtype=torch.int32), torch.zeros(1, 4, dtype=torch.int32
         ({"interpolation": "lanczos"}, ValueError, "'bilinear', 'bicubic' or 'nearest'; got 'lanczos'"),
         ({"windows": torch.zeros(1, 10)}, ValueError, r"int32 \(1, 10\) on the CPU; got torch.float32 \(1, 10\)"),
         ({"windows": window((0, 0, 0, 4), (2, 2))}, ValueError, r"1 or more; got \[0, 4, 2, 2\] for image 0"),
-        ({"finish": Finish(mix=MIX)}, ValueError, "cannot mix"),
-        ({"finish": Finish(dtype=torch.int32)}, TypeError, "finish.dtype must be one of .*; got torch.int32"),
+        ({"finish": Epilogue(mix=MIX)}, ValueError, "cannot mix"),
+        ({"finish": Epilogue(dtype=torch.int32)}, TypeError, "finish.dtype must be one of .*; got torch.int32"),
     ],
 )
 def test_what_cannot_be_done_is_refused(arguments, error, message):
@@ -313,7 +313,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 from fastload.kernels.triton.resample_planar import resample
-from fastload.kernels.spec import Erase, Finish
+from fastload.kernels.spec import Erase, Epilogue
 from fastload.structure.ragged import Ragged
 
 class Hopper:

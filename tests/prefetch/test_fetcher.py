@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 import fastload as fl
 from fastload import transforms as T
 from fastload.prefetch.fetcher import DECODED_AHEAD, PINNED_AHEAD
-from fastload.transfer.staging import Ring
+from fastload.transfer.staging import StagingPool
 from tests.files import jpeg
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -178,5 +178,5 @@ def test_g04_few_batches_are_pinned_however_far_workers_are_ahead():
     before = torch.cuda.host_memory_stats()["allocated_bytes.current"]
     for _ in fl.PrefetchLoader(batches, transform=T.Compose([T.DecodeJpeg(), T.RandomResizedCrop(16)]), device="cuda"):
         time.sleep(0.01)
-    files = PINNED_AHEAD + Ring.MOST - 1
+    files = PINNED_AHEAD + StagingPool.MOST - 1
     assert torch.cuda.host_memory_stats()["allocated_bytes.current"] - before < (files + 1) * block

@@ -87,7 +87,7 @@ class Rest:
 
 def live(kind: str, path: Path, die_after: int | None) -> None:
     be_born()
-    outcome.Readout = LateReadout
+    outcome.AsyncReadback = LateReadout
     told = run(kind, path, die_after)
     path.with_suffix(".told").write_text("\n".join(told))
 

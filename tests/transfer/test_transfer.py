@@ -10,8 +10,8 @@ from torchvision import tv_tensors
 
 from fastload.streams import side_stream
 from fastload.structure.tree import movables
-from fastload.transfer.packing import ALIGNMENT, FEW, SMALL, Arena, parcels
-from fastload.transfer.staging import Ring
+from fastload.transfer.packing import ALIGNMENT, FEW, SMALL, PackedBlock, plan_copies
+from fastload.transfer.staging import StagingPool
 from fastload.transfer.transfer import Transfer
 
 # On the CPU the blocks are the host's own; how batches are packed and made again does not depend on where they lie.
@@ -244,9 +244,9 @@ def test_little_of_a_large_storage_is_copied_alone(device):
 @pytest.mark.gpu
 def test_a_few_dense_pinned_tensors_are_not_worth_packing():
     def packed(tensors):
-        found = list(parcels(tensors))
-        packed = [number for each in found if isinstance(each, Arena) for number, _ in each.numbered]
-        assert len(packed) + sum(not isinstance(each, Arena) for each in found) == len(tensors)
+        found = list(plan_copies(tensors))
+        packed = [number for each in found if isinstance(each, PackedBlock) for number, _ in each.numbered]
+        assert len(packed) + sum(not isinstance(each, PackedBlock) for each in found) == len(tensors)
         return packed
 
     numbers, few = torch.arange(9).pin_memory(), torch.ones(2).pin_memory()
@@ -297,7 +297,7 @@ def test_pinned_blocks_are_filled_again_only_when_the_device_has_read_them():
     for number, (small, large) in enumerate(moved):
         assert (small == number).all()
         assert (large == number).all()
-    assert torch.cuda.host_memory_stats()["allocated_bytes.current"] - before <= Ring.MOST * 2**21
+    assert torch.cuda.host_memory_stats()["allocated_bytes.current"] - before <= StagingPool.MOST * 2**21
 
 
 class Reading:
@@ -314,7 +314,7 @@ class Reading:
 
 
 def test_a_block_that_is_being_read_is_not_lent_again():
-    ring, reading = Ring(), Reading()
+    ring, reading = StagingPool(), Reading()
     block = ring.lend(100)
     ring.take_back(block, reading)
     assert ring.lend(100) is not block
@@ -324,19 +324,19 @@ def test_a_block_that_is_being_read_is_not_lent_again():
 
 
 def test_a_ring_has_no_more_blocks_than_it_may():
-    ring, readings, blocks = Ring(), [], set()
+    ring, readings, blocks = StagingPool(), [], set()
     for _ in range(10):
         block = ring.lend(100)
         blocks.add(block.data_ptr())
         readings.append(Reading())
         ring.take_back(block, readings[-1])
         del block
-    assert len(blocks) == Ring.MOST
+    assert len(blocks) == StagingPool.MOST
     assert [reading.has_read for reading in readings] == [True] * 8 + [False] * 2
 
 
 def test_blocks_grow_to_what_is_needed():
-    ring = Ring()
+    ring = StagingPool()
     for size in (10, 100_000, 3, 1_000_000):
         block = ring.lend(size)
         assert len(block) >= size

@@ -18,7 +18,7 @@ from fastload.bench.imagenet import MEAN, STD
 from fastload.bench.subjects.detection import DETECTION_RESIZE
 from fastload.bench.subjects.normalizers import FLIP_NORMALIZE, NORMALIZE, NORMALIZERS, OUT
 from fastload.bench.subjects.recipes import DEIT_RECIPE, RRC_FLIP_NORMALIZE
-from fastload.streams import Mark
+from fastload.streams import Timestamp
 
 __all__ = ["SUITE"]
 
@@ -157,10 +157,10 @@ def _host_seconds(call: Callable[[int], object], calls: int, device: torch.devic
 def _device_seconds(call: Callable[[int], object], calls: int, device: torch.device, host_seconds: float) -> float:
     """Time how long the device takes for one call when the host has queued all of them in time."""
     _hold_device(device, 2 * calls * host_seconds)
-    start = Mark(device)
+    start = Timestamp(device)
     for number in range(calls):
         call(number)
-    return start.seconds_to(Mark(device)) / calls
+    return start.seconds_to(Timestamp(device)) / calls
 
 
 def _hold_device(device: torch.device, seconds: float) -> None:

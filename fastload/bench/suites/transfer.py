@@ -20,7 +20,7 @@ from fastload.bench.harness.check import WrongValuesError
 from fastload.bench.harness.result import Row, ratio_to, row
 from fastload.bench.harness.suite import Plan, Suite
 from fastload.bench.harness.window import synchronize
-from fastload.streams import NoStream, SideStream, side_stream
+from fastload.streams import SideStream, SyncStream, side_stream
 from fastload.structure.tree import map_movable, movables
 from fastload.transfer.transfer import Transfer
 
@@ -99,7 +99,7 @@ VARIANTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def _per_tensor(side: SideStream | NoStream) -> Send:
+def _per_tensor(side: SideStream | SyncStream) -> Send:
     """The loop of many training scripts; where device and host are one, it copies too."""
     return lambda batch: _sent(batch, side.device)
 
@@ -112,7 +112,7 @@ def _sent(batch: Any, device: torch.device) -> Any:
     return type(batch)(_sent(value, device) for value in batch)
 
 
-def _fastload(side: SideStream | NoStream) -> Send:
+def _fastload(side: SideStream | SyncStream) -> Send:
     return Transfer(side, pack=True).move
 
 
@@ -126,7 +126,7 @@ def measure(plan: Plan) -> list[Row]:
 
 
 @torch.no_grad()
-def _measure(plan: Plan, variant: str, side: SideStream | NoStream) -> list[Row]:
+def _measure(plan: Plan, variant: str, side: SideStream | SyncStream) -> list[Row]:
     size = Size.of(plan.device)
     generator = torch.Generator().manual_seed(SEED)
     batches = [

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fastload.kernels.reference.noise import normal
-from fastload.kernels.spec import Erase, Finish, Mix, Op
+from fastload.kernels.spec import Epilogue, Erase, Mix, Op
 from fastload.structure.ragged import Ragged
 
 __all__ = ["check", "colour", "finished"]
@@ -19,7 +19,7 @@ COLOUR_CHANNELS = (1, 3)
 GREY = (0.2989, 0.587, 0.114)
 
 
-def colour(images: torch.Tensor | Ragged, finish: Finish) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
+def colour(images: torch.Tensor | Ragged, finish: Epilogue) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     """Apply colour operations, normalise, erase, mix and round. See :func:`fastload.kernels.colour`."""
     check(images, finish)
     full = 255 if images.dtype is torch.uint8 else 1
@@ -32,7 +32,7 @@ def colour(images: torch.Tensor | Ragged, finish: Finish) -> tuple[torch.Tensor 
     return torch.stack(values, out=out) if values else out, statistics
 
 
-def finished(values: Sequence[torch.Tensor], finish: Finish) -> tuple[list[torch.Tensor], torch.Tensor | None]:
+def finished(values: Sequence[torch.Tensor], finish: Epilogue) -> tuple[list[torch.Tensor], torch.Tensor | None]:
     """Images (C, H, W), float32 from 0 to 1, as ``finish`` wants them stored; and their statistics, (N, 7) or None."""
     if finish.program is not None:
         values = [_coloured(value, finish, n) for n, value in enumerate(values)]
@@ -47,7 +47,7 @@ def finished(values: Sequence[torch.Tensor], finish: Finish) -> tuple[list[torch
     return [_rounded(value, finish.dtype) for value in values], statistics
 
 
-def _coloured(values: torch.Tensor, finish: Finish, n: int) -> torch.Tensor:
+def _coloured(values: torch.Tensor, finish: Epilogue, n: int) -> torch.Tensor:
     assert finish.program is not None
     start, stop = finish.program.bounds[n, finish.part : finish.part + 2].tolist()
     previous = None if finish.previous is None else finish.previous[n]
@@ -155,7 +155,7 @@ def _rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return values.to(dtype)
 
 
-def check(images: torch.Tensor | Ragged, finish: Finish) -> None:
+def check(images: torch.Tensor | Ragged, finish: Epilogue) -> None:
     """Refuse what neither the kernel nor the reference can do.
 
     Raises:
@@ -187,7 +187,7 @@ def check(images: torch.Tensor | Ragged, finish: Finish) -> None:
         )
 
 
-def _check_channels(finish: Finish, channels: int) -> None:
+def _check_channels(finish: Epilogue, channels: int) -> None:
     named = {"finish.scale": finish.scale, "finish.bias": finish.bias}
     if finish.erase is not None:
         named |= {"finish.erase.scale": finish.erase.scale, "finish.erase.bias": finish.erase.bias}
@@ -198,7 +198,7 @@ def _check_channels(finish: Finish, channels: int) -> None:
         raise ValueError(f"finish.scale and bias go together; got {finish.scale} and {finish.bias}: give both or none")
 
 
-def _needs_statistics(finish: Finish) -> bool:
+def _needs_statistics(finish: Epilogue) -> bool:
     if finish.program is None:
         return False
     codes, bounds = finish.program.ops.numpy()[..., 0], finish.program.bounds.numpy()

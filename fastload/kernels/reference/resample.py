@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from fastload.kernels.reference import colour
-from fastload.kernels.spec import Finish
+from fastload.kernels.spec import Epilogue
 from fastload.structure.ragged import Ragged
 
 __all__ = ["allocate", "check", "outputs", "resample"]
@@ -23,7 +23,7 @@ def resample(
     *,
     interpolation: str = "bilinear",
     fill: float = 0.0,
-    finish: Finish = Finish(),  # noqa: B008  (frozen)
+    finish: Epilogue = Epilogue(),  # noqa: B008  (frozen)
 ) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     """Crop, resize and flip each image, then finish its values.
 
@@ -96,7 +96,7 @@ def _filter(distance: torch.Tensor, interpolation: str) -> torch.Tensor:
     return torch.where(distance < 1, near, torch.where(distance < 2, far, 0))
 
 
-def check(images: Ragged, windows: torch.Tensor, interpolation: str, finish: Finish) -> None:
+def check(images: Ragged, windows: torch.Tensor, interpolation: str, finish: Epilogue) -> None:
     """Refuse what neither the kernel nor the reference can do."""
     if interpolation not in (*SUPPORTS, "nearest"):
         raise ValueError(f"interpolation must be 'bilinear', 'bicubic' or 'nearest'; got {interpolation!r}")
@@ -117,7 +117,7 @@ def check(images: Ragged, windows: torch.Tensor, interpolation: str, finish: Fin
     colour.check(images, finish)
 
 
-def allocate(images: Ragged, size: tuple[int, int] | torch.Tensor, finish: Finish) -> Ragged:
+def allocate(images: Ragged, size: tuple[int, int] | torch.Tensor, finish: Epilogue) -> Ragged:
     """Memory for the outputs: one batch if ``size`` is one for all, else images one behind the other."""
     if not isinstance(size, torch.Tensor):
         shape = (len(images), images.channels, *size)

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from fastload.kernels.reference.colour import check
 from fastload.kernels.reference.resample import allocate
-from fastload.kernels.spec import Finish
+from fastload.kernels.spec import Epilogue
 from fastload.kernels.triton.device import is_nvidia, overlapping, processors, wait_for_kernel_before
 from fastload.kernels.triton.epilogue import (
     add_statistics,
@@ -209,13 +209,13 @@ def _write(image, values, pixel, pixels, inside, DTYPE: tl.constexpr, LAST_OUT: 
         tl.store(image + target, rounded(values[c], DTYPE), inside)
 
 
-def colour(images: torch.Tensor | Ragged, finish: Finish) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
+def colour(images: torch.Tensor | Ragged, finish: Epilogue) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     """See :func:`fastload.kernels.colour`."""
     check(images, finish)
     return _finish_ragged(images, finish) if isinstance(images, Ragged) else _finish_batch(images, finish)
 
 
-def _finish_batch(images: torch.Tensor, finish: Finish) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _finish_batch(images: torch.Tensor, finish: Epilogue) -> tuple[torch.Tensor, torch.Tensor | None]:
     n, channels, height, width = images.shape
     out = torch.empty(images.shape, dtype=finish.dtype, device=images.device, memory_format=finish.memory_format)
     if out.numel() == 0:
@@ -262,7 +262,7 @@ def _group(width: int, itemsize: int | None) -> int:
     return next((group for group in allowed if width % group == 0), 1)
 
 
-def _finish_ragged(images: Ragged, finish: Finish) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
+def _finish_ragged(images: Ragged, finish: Epilogue) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     outs = allocate(images, images.sizes, finish)
     if not len(images):
         return outs, None

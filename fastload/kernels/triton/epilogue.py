@@ -1,4 +1,4 @@
-"""What becomes of a pass's values before they are stored: the device's half of ``Finish``.
+"""What becomes of a pass's values before they are stored: the device's half of ``Epilogue``.
 
 A kernel holds a tile of one image as a tuple of float32 tensors, one a channel, and calls::
 
@@ -7,8 +7,8 @@ A kernel holds a tile of one image as a tuple of float32 tensors, one a channel,
         add_statistics(values, inside, whole, n, statistics, RANGES)
     tl.store(..., rounded(values[c], out.dtype.element_ty), inside)
 
-with the arguments that :func:`arguments` made. What ``Finish`` does not ask for is None there: known when the kernel is
-compiled, it costs nothing. A kernel that waits for its values from memory calls ``looked_up`` first and ``applied``
+with the arguments that :func:`arguments` made. What ``Epilogue`` does not ask for is None there, which costs nothing
+in the compiled kernel. A kernel that waits for its values from memory calls ``looked_up`` first and ``applied``
 then, so that it waits for parameters in the same time.
 
 ``program``: this part's operations (N, S, 2), of which each image's end with ``END``, and S. ``previous`` and
@@ -25,7 +25,7 @@ import torch
 import triton
 import triton.language as tl
 
-from fastload.kernels.spec import Finish, Op, Program
+from fastload.kernels.spec import ColourProgram, Epilogue, Op
 from fastload.kernels.upload import upload
 
 __all__ = [
@@ -334,7 +334,7 @@ def _sine(turns):
 
 
 def arguments(
-    finish: Finish, images: int, device: torch.device, *others: torch.Tensor
+    finish: Epilogue, images: int, device: torch.device, *others: torch.Tensor
 ) -> tuple[dict[str, Any], list[torch.Tensor]]:
     """What the device's half takes, by name, and ``others`` on the device: all in one upload."""
     program, erase = finish.program, finish.erase
@@ -355,7 +355,7 @@ def arguments(
     }, list(on_device)
 
 
-def _part(program: Program, part: int) -> list[torch.Tensor]:
+def _part(program: ColourProgram, part: int) -> list[torch.Tensor]:
     """The operations of one part, and behind each image's at least one that is ``END``; none if there are none."""
     ops, bounds = program.ops.numpy(), program.bounds.numpy()
     start, stop = bounds[:, part, None], bounds[:, part + 1, None]

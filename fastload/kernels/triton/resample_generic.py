@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 
 from fastload.kernels.reference.resample import allocate, check, outputs
-from fastload.kernels.spec import Finish
+from fastload.kernels.spec import Epilogue
 from fastload.kernels.triton.device import is_nvidia, overlapping, wait_for_kernel_before
 from fastload.kernels.triton.epilogue import add_statistics, arguments, finished
 from fastload.kernels.triton.store import TYPES, store, storing
@@ -331,7 +331,7 @@ def resample(
     *,
     interpolation: str = "bilinear",
     fill: float = 0.0,
-    finish: Finish = Finish(),  # noqa: B008  (it is frozen)
+    finish: Epilogue = Epilogue(),  # noqa: B008  (it is frozen)
 ) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     """See :func:`fastload.kernels.resample`."""
     check(images, windows, interpolation, finish)
@@ -348,7 +348,7 @@ def launched(
     windows: torch.Tensor,
     outs: Ragged,
     fill: float,
-    finish: Finish,
+    finish: Epilogue,
     **options: Any,
 ) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     """Have one of the two kernels make ``outs``, a program a tile."""

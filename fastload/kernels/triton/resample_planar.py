@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 from fastload.kernels.reference.resample import allocate, check
-from fastload.kernels.spec import Finish
+from fastload.kernels.spec import Epilogue
 from fastload.kernels.triton import resample_generic
 from fastload.kernels.triton.device import is_nvidia, wait_for_kernel_before
 from fastload.kernels.triton.epilogue import add_statistics, finished
@@ -212,7 +212,7 @@ def resample(
     *,
     interpolation: str = "bilinear",
     fill: float = 0.0,
-    finish: Finish = Finish(),  # noqa: B008  (it is frozen)
+    finish: Epilogue = Epilogue(),  # noqa: B008  (it is frozen)
 ) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     """See :func:`fastload.kernels.resample`."""
     check(images, windows, interpolation, finish)
