@@ -1,22 +1,38 @@
-"""Rewrite the tables in README.md and docs/*.md from benchmarks/results/*.json alone.
+"""Write the tables and figures of README.md and docs/ from benchmarks/results/*.json alone.
 
     python benchmarks/tables.py            rewrite them
-    python benchmarks/tables.py --check    change nothing; exit 1 and name the pages whose tables differ
+    python benchmarks/tables.py --check    change nothing; exit 1 and name the pages that differ
 
-A table stands between the lines ``<!-- table: SUITE -->`` and ``<!-- end -->``.
+A table stands on the lines between these two marks; ``key=value,value`` selects its rows, and their order:
+
+    <!-- table: jpeg case=resnet50_b256 subject=limit,fastload,dali metric=img_per_s -->
+    <!-- end -->
+
+A figure stands within a sentence. Its mark names suite, case (``case/variant`` where there are variants), subject and
+column, and the figure is that of the table's cell, without its spread:
+
+    fastload reaches <!-- figure: jpeg resnet50_b256 fastload ratio_to_limit -->0.979<!-- end --> of the limit.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fastload.bench import SUITES, Result, layout
+from fastload.bench.harness.table import HEADINGS
 
-MARKED = re.compile(r"^<!-- table: (\S+) -->\n(.*?)^<!-- end -->$", re.DOTALL | re.MULTILINE)
+TABLE = re.compile(r"^<!-- table: ([^\n]+) -->\n(?:.*?\n)??<!-- end -->$", re.DOTALL | re.MULTILINE)
+FIGURE = re.compile(r"<!-- figure: ([^\n]+?) -->[^\n]*?<!-- end -->")
+FIGURE_NAMES = 4  # suite, case, subject, column
+
+
+class MarkError(ValueError):
+    """A mark asks for what the result files do not have."""
 
 
 app = typer.Typer(add_completion=False)
@@ -25,40 +41,83 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def main(
     *,
-    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit 1 if a table differs.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit 1 if a table or figure differs.")
+    ] = False,
     root: Annotated[Path, typer.Option(help="The folder that holds README.md.")] = Path(__file__).parent.parent,
 ) -> None:
-    """Rewrite the tables in README.md and docs/*.md from benchmarks/results/*.json alone."""
+    """Write the tables and figures of README.md and docs/ from benchmarks/results/*.json alone."""
+    results = root / "benchmarks" / "results"
     outdated = []
-    for page in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
+    for page in (root / "README.md", *sorted((root / "docs").rglob("*.md"))):
         text = page.read_text()
-        drawn = _redrawn(page, text, root / "benchmarks" / "results")
+        try:
+            drawn = TABLE.sub(_filled(_table, results), text)
+            drawn = FIGURE.sub(_filled(_figure, results), drawn)
+        except MarkError as error:
+            typer.echo(f"{page}: {error}", err=True)
+            raise typer.Exit(2) from None
         if drawn != text:
             outdated.append(page)
             if not check:
                 page.write_text(drawn)
     for page in outdated:
-        typer.echo(f"{page}: {'its tables differ from the result files' if check else 'tables rewritten'}")
+        typer.echo(f"{page}: {'its figures differ from the result files' if check else 'figures rewritten'}")
     if check and outdated:
         typer.echo("Run: python benchmarks/tables.py", err=True)
         raise typer.Exit(1)
 
 
-def _redrawn(page: Path, text: str, results: Path) -> str:
-    for mark in MARKED.finditer(text):
-        if mark[1] not in SUITES:
-            typer.echo(f"{page}: there is no suite {mark[1]!r}; choose from {', '.join(SUITES)}", err=True)
-            raise typer.Exit(2)
-    return MARKED.sub(lambda mark: _section(mark[1], results), text)
+def _filled(draw: Callable[[str, Path], str], results: Path) -> Callable[[re.Match[str]], str]:
+    """Replace what stands between a mark and its end by what ``draw`` makes of the mark."""
+
+    def fill(mark: re.Match[str]) -> str:
+        opening, _ = mark[0].split("-->", maxsplit=1)
+        return f"{opening}-->{draw(mark[1], results)}<!-- end -->"
+
+    return fill
 
 
-def _section(suite: str, results: Path) -> str:
-    """Return what stands in a page for a suite: its markers, and between them one table a device."""
-    # What the tiny sizes of a CPU run show is that the suite works.
+def _table(mark: str, results: Path) -> str:
+    """Return one table a device, with the rows that the mark selects."""
+    suite, *selection = mark.split()
+    wanted = {key: values.split(",") for key, _, values in (each.partition("=") for each in selection)}
+    tables = [_markdown(_selected(result, wanted, mark)) for result in _results(suite, results)]
+    return "\n" + ("\n\n".join(tables) or f"No figures yet: run `fastload bench {suite}` on a GPU.") + "\n"
+
+
+def _figure(mark: str, results: Path) -> str:
+    """Return one cell, without its spread."""
+    if len(names := mark.split()) != FIGURE_NAMES:
+        raise MarkError(f"a figure's mark has suite, case, subject and column; got {mark!r}")
+    suite, case, subject, column = names
+    case, _, variant = case.partition("/")
+    wanted = {"case": [case], "subject": [subject]} | ({"variant": [variant]} if variant else {})
+    found = [layout(_selected(result, wanted, mark)) for result in _results(suite, results)]
+    heading = HEADINGS.get(column, column)
+    cells = [
+        line[table.headings.index(heading)] for table in found for line in table.lines if heading in table.headings
+    ]
+    if len(cells) != 1 or not cells[0]:
+        raise MarkError(f"{mark!r} must name one figure of one result file; found {len(cells)}: {', '.join(cells)}")
+    return cells[0].partition(" ± ")[0]
+
+
+def _results(suite: str, results: Path) -> list[Result]:
+    """Return a suite's results, one a device."""
+    if suite not in SUITES:
+        raise MarkError(f"there is no suite {suite!r}; choose from {', '.join(SUITES)}")
+    # The tiny sizes of a CPU run show that the suite works, and nothing else.
     files = [path for path in sorted(results.glob(f"{suite}--*.json")) if not path.stem.endswith("--cpu")]
-    tables = [_markdown(Result.read(path)) for path in files]
-    body = "\n\n".join(tables) or f"No figures yet: run `fastload bench {suite}` on a GPU."
-    return f"<!-- table: {suite} -->\n{body}\n<!-- end -->"
+    return [Result.read(path) for path in files]
+
+
+def _selected(result: Result, wanted: dict[str, list[str]], mark: str) -> Result:
+    rows = [row for row in result.rows if all(row.get(key) in values for key, values in wanted.items())]
+    if not rows:
+        raise MarkError(f"no row of {result.suite} is {mark!r}")
+    rows.sort(key=lambda row: [values.index(row[key]) for key, values in wanted.items()])
+    return Result(result.suite, result.meta, rows)
 
 
 def _markdown(result: Result) -> str:
@@ -72,7 +131,7 @@ def _caption(result: Result) -> str:
     meta = result.meta
     counts = [row["runs"] for row in result.rows]
     runs = " to ".join(map(str, sorted({min(counts), max(counts)})))
-    commit = meta["git_commit"][:10] + (" with changes" if meta["git_dirty"] else "")
+    commit = meta["git_commit"][:10] + (" with uncommitted changes" if meta["git_dirty"] else "")
     versions = ", ".join(f"{name} {version}" for name, version in meta["peers"].items())
     seeds = any("std" in row for row in result.rows)
     figures = (

@@ -1,8 +1,9 @@
-"""The tables in README.md and docs/ are drawn from the result files, and held to them."""
+"""The tables and figures of README.md and docs/ come from the result files, and are held to them."""
 
 from __future__ import annotations
 
 import json
+import re
 import runpy
 from pathlib import Path
 
@@ -32,6 +33,12 @@ ROWS = [
     {"case": "resnet18_b512", "subject": "fastload", "metric": "img_per_s", "median": 18366.1, "iqr": 0.0, "runs": 5,
      "ratio_to_limit": 0.99, "ratio_iqr": 0.004, "peak_gib": 10.25},
 ]  # fmt: skip
+# In a sentence a speed has a mark, by which tables.py holds it to its file. Three decimals are a share of the limit or
+# times the floor. A figure that has no file, such as one measured by others, has two decimals and its source.
+SPEED = re.compile(r"\b\d+\.\d{3}\b|\d[\d,.]* (?:img/s|µs|times the floor)")
+HELD = re.compile(
+    r"^<!-- table: .*?^<!-- end -->$|<!-- figure: .*?<!-- end -->|^```.*?^```$|`[^`\n]+`", re.DOTALL | re.MULTILINE
+)
 PAGE = "# Speed\n\n<!-- table: resident -->\nold\n<!-- end -->\n\nMore text.\n"
 
 
@@ -53,9 +60,20 @@ def project(tmp_path):
     return tmp_path
 
 
-def test_the_tables_of_this_repository_are_those_of_its_result_files():
+def test_the_tables_and_figures_of_this_repository_are_those_of_its_result_files():
     outcome = tables("--check")
     assert outcome.exit_code == 0, outcome.output
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/benchmarks.md"])
+def test_a_speed_in_a_sentence_has_a_mark(page):
+    assert SPEED.findall(HELD.sub("", (ROOT / page).read_text())) == []
+
+
+@pytest.mark.parametrize("sentence", ["at 0.979 of it", "it takes 6,497 img/s", "32.5 µs", "2.2 times the floor"])
+def test_a_speed_without_a_mark_is_found(sentence):
+    assert SPEED.search(HELD.sub("", sentence))
+    assert not SPEED.search(HELD.sub("", f"It is <!-- figure: a b c d -->{sentence}<!-- end -->, or `{sentence}`."))
 
 
 def test_a_table_is_drawn_from_the_file(project):
@@ -74,6 +92,67 @@ def test_a_table_is_drawn_from_the_file(project):
     assert tables("--root", project, "--check").exit_code == 0
 
 
+def test_a_mark_selects_rows_and_their_order(project):
+    (project / "README.md").write_text(
+        "<!-- table: resident subject=fastload,limit metric=img_per_s -->\n<!-- end -->\n"
+    )
+    assert tables("--root", project).exit_code == 0
+    drawn = (project / "README.md").read_text()
+    assert [line.split(" | ")[1] for line in drawn.splitlines() if "18_b512" in line] == ["fastload", "limit"]
+    (project / "README.md").write_text("<!-- table: resident subject=fastload -->\n<!-- end -->\n")
+    tables("--root", project)
+    assert "| limit" not in (project / "README.md").read_text()
+
+
+def test_a_figure_in_a_sentence_is_the_tables(project):
+    sentence = "It reaches <!-- figure: resident resnet18_b512 fastload {} -->{}<!-- end -->, they say.\n"
+    page = project / "README.md"
+    page.write_text(sentence.format("ratio_to_limit", "1.2") + sentence.format("img_per_s", ""))
+    assert tables("--root", project, "--check").exit_code == 1
+    assert tables("--root", project).exit_code == 0
+    assert page.read_text() == sentence.format("ratio_to_limit", "0.990") + sentence.format("img_per_s", "18,366")
+    assert tables("--root", project, "--check").exit_code == 0
+
+
+def test_a_figure_of_a_variant_and_of_seeds(project):
+    row = {"case": "a", "variant": "b", "subject": "c", "metric": "us", "median": 5.0, "iqr": 0.1, "runs": 5}
+    content = {
+        "suite": "kernels",
+        "meta": META,
+        "rows": [{**row, "variant": "other"}, {**row, "mean": 7.0, "std": 1.0}],
+    }
+    (project / "benchmarks" / "results" / "kernels--nvidia-h200.json").write_text(json.dumps(content))
+    (project / "README.md").write_text("<!-- figure: kernels a/b c us --><!-- end -->")
+    tables("--root", project)
+    assert (project / "README.md").read_text() == "<!-- figure: kernels a/b c us -->7.000<!-- end -->"
+
+
+@pytest.mark.parametrize(
+    ("mark", "error"),
+    [
+        ("figure: resident resnet18_b512 fastload speed", "must name one figure of one result file; found 0"),
+        ("figure: resident resnet18_b512 nobody img_per_s", "no row of resident is"),
+        ("figure: resident resnet18_b512 img_per_s", "a figure's mark has suite, case, subject and column"),
+        ("figure: reticent a b c", "there is no suite 'reticent'"),
+        ("table: resident case=resnet50", "no row of resident is"),
+    ],
+)
+def test_a_mark_that_the_files_cannot_serve_is_refused(project, mark, error):
+    (project / "README.md").write_text(
+        f"<!-- {mark} -->\n<!-- end -->\n" if "table" in mark else f"<!-- {mark} --><!-- end -->"
+    )
+    outcome = tables("--root", project)
+    assert outcome.exit_code == 2
+    assert error in outcome.stderr
+
+
+def test_uncommitted_changes_are_said(project):
+    content = {"suite": "resident", "meta": {**META, "git_dirty": True}, "rows": ROWS}
+    (project / "benchmarks" / "results" / "resident--nvidia-h200.json").write_text(json.dumps(content))
+    tables("--root", project)
+    assert "(0123456789 with uncommitted changes)" in (project / "docs" / "speed.md").read_text()
+
+
 def test_seeds_are_drawn_as_mean_and_deviation(project):
     row = {"case": "resnet18", "subject": "pil", "metric": "eval_accuracy", "median": 0.5, "iqr": 0.1, "runs": 5}
     content = {"suite": "accuracy", "meta": META, "rows": [{**row, "mean": 0.85, "std": 0.02}]}
@@ -88,7 +167,7 @@ def test_seeds_are_drawn_as_mean_and_deviation(project):
 def test_check_names_the_page_and_leaves_it(project):
     outcome = tables("--root", project, "--check")
     assert outcome.exit_code == 1
-    assert "speed.md: its tables differ from the result files" in outcome.stdout
+    assert "speed.md: its figures differ from the result files" in outcome.stdout
     assert (project / "docs" / "speed.md").read_text() == PAGE
 
 
