@@ -1,12 +1,27 @@
-"""``cores``: how many processors this process may use."""
+"""What fastload reads and sets of its surroundings when it is imported: CUDA's variables, and the processors."""
 
 import os
+import platform
 
-__all__ = ["cores"]
+import torch
+
+__all__ = ["FEW_QUEUES", "cores"]
+
+# CUDA reads both variables once, when it is initialised. A value set by the user is kept.
+
+# CUDA maps its streams to this many hardware queues, 8 by default, and streams that share a queue wait for each other.
+# The JPEG engines use a dozen streams: with 8 queues some share the training's, and decoding waits for its kernels.
+FEW_QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS" not in os.environ and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+
+# With launch queues four times as long, the host gets further ahead of the device, so that a stall of the host costs
+# nothing. Not on ARM: Jetsons have hung with it (ggml-org/llama.cpp#19219).
+if platform.machine() != "aarch64":
+    os.environ.setdefault("CUDA_SCALE_LAUNCH_QUEUES", "4x")
 
 
 def cores() -> int:
-    """Those that it was given, which may be fewer than the machine has.
+    """How many processors this process may use, which may be fewer than the machine has.
 
     >>> cores() >= 1
     True

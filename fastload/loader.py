@@ -15,8 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from fastload.prefetch.decode_ahead import DecodeStage
-from fastload.prefetch.fetcher import Fetcher
-from fastload.prefetch.iterator import PrefetchIterator
+from fastload.prefetch.iterator import BatchSource, PrefetchIterator
 from fastload.prefetch.preparer import Preparer
 from fastload.prefetch.slots import SlotPool
 from fastload.prefetch.static import Static
@@ -121,15 +120,15 @@ class PrefetchLoader:
             batches = resumption.begin() if resumption else iter(self.loader)
         progress = Progress(self.loader, self.epoch, start, resumption.first if resumption else None)
         self._side.follow_consumer()
-        # The last pass's room knows which batches the consumer may still hold: memory is bounded across epochs too.
-        room = self._spare.pop() if self._spare else SlotPool(self.depth, self.static)
+        # The slots of the last pass know which batches the consumer may still hold, so memory is bounded across epochs.
+        slots = self._spare.pop() if self._spare else SlotPool(self.depth, self.static)
         rank, ranks = order.share
         key = Key(self.seed, self.epoch, place=rank, stride=ranks)
         prepare = Preparer(self._side, self.transform, key, self.stats, samples=progress.yielded.samples)
         self.epoch += 1
         self._progress, self._resumption = progress, None
-        decoder = DecodeStage.of(self.transform, self.device) if _yields_fresh_batches(self.loader) else None
-        one_pass = PrefetchIterator(Fetcher(batches, progress, room, decoder), prepare, self._spare)
+        decode = DecodeStage.of(self.transform, self.device) if _yields_fresh_batches(self.loader) else None
+        one_pass = PrefetchIterator(BatchSource(batches, progress), decode, slots, prepare, self._spare)
         self._passes.add(one_pass)
         self._ends.add(one_pass.ended)
         return one_pass

@@ -12,8 +12,6 @@ that names streams and events, and docs/streams.md tells the whole story.
 
 from __future__ import annotations
 
-import os
-import platform
 import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -23,7 +21,6 @@ from typing import Any, Protocol
 import torch
 
 __all__ = [
-    "FEW_QUEUES",
     "STREAMLESS",
     "AsyncReadback",
     "DoneFence",
@@ -37,18 +34,6 @@ __all__ = [
     "side_stream",
     "wait_for_current_stream",
 ]
-
-# CUDA maps its streams to this many hardware queues, 8 by default, and streams that share one wait for each other. The
-# JPEG engines use a dozen streams: with 8 queues some share the training's, and decoding stands behind its kernels.
-# CUDA reads this when it is initialised. Whoever has set it knows why.
-_QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
-FEW_QUEUES = _QUEUES not in os.environ and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-os.environ.setdefault(_QUEUES, "32")
-# With longer queues of launches the host gets 80 ms ahead of the device instead of 40 (ResNet-50), so that a stall of
-# the host as long costs nothing. CUDA reads this too when it is initialised. Jetsons have hung with it, as
-# ggml-org/llama.cpp#19219 tells.
-if platform.machine() != "aarch64":
-    os.environ.setdefault("CUDA_SCALE_LAUNCH_QUEUES", "4x")
 
 # The CPU does its work at once, and Metal has one queue only: nothing can run beside the consumer there.
 STREAMLESS = ("cpu", "mps")

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 import fastload as fl
 from fastload import transforms as T
 from fastload.streams import SyncStream
+from fastload.structure.tree import tree_flatten
 from fastload.transfer.transfer import Transfer
 from tests.adversary.program import play
 from tests.adversary.soak import drawn
@@ -72,7 +73,7 @@ def test_g11_copies_to_metal_block(structure):
     """Asynchronous ones may deliver what the host wrote later, from pinned memory too."""
     moves.clear()
     metal = torch.device("mps")
-    Transfer(SyncStream(metal)).send(structure(torch.ones(4).as_subclass(OnItsWay)))
+    Transfer(SyncStream(metal)).move(tree_flatten(structure(torch.ones(4).as_subclass(OnItsWay))).leaves)
     assert moves
     assert all(arguments == ((metal,), {}) for arguments in moves)
 

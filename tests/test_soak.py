@@ -18,13 +18,13 @@ def test_it_checks_every_batch_and_finds_nothing_wrong(tmp_path, monkeypatch):
 
 
 def test_it_finds_a_batch_that_comes_twice(monkeypatch):
-    received, last = PrefetchIterator._received, []
+    handed_out, last = PrefetchIterator._handed_out, []
 
-    def repeated(one_pass, arrival):
-        last.append(received(one_pass, arrival))
+    def repeated(one_pass):
+        last.append(handed_out(one_pass))
         return last[-2] if len(last) == 3 else last[-1]
 
-    monkeypatch.setattr(PrefetchIterator, "_received", repeated)
+    monkeypatch.setattr(PrefetchIterator, "_handed_out", repeated)
     device = soak.Device(torch.device("cpu"))
     trial = soak.Soak(device, seconds=60, seed=0)
     trial.play(soak.probe("add"))

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import torchvision
 
-from fastload.streams import FEW_QUEUES
+from fastload.environment import FEW_QUEUES
 
 __all__ = ["DecodingError", "Engines", "engines"]
 

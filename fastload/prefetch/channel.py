@@ -1,47 +1,88 @@
-"""``Channel``: items from one thread to another."""
+"""``Channel``: items from one thread to another, then their end or the error that ended them."""
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Generic, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
-__all__ = ["Channel"]
+__all__ = ["Channel", "End"]
 
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
+class End:
+    """The last entry of a channel: the items are complete, or an error ended them, or the channel was closed."""
+
+    error: BaseException | None = None
+    is_complete: bool = False
+
+    def raised(self) -> NoReturn:
+        """Raise the error, once, or StopIteration."""
+        error, self.error = self.error, None
+        try:
+            raise StopIteration if error is None else error
+        finally:
+            del error  # its traceback keeps this frame, which would keep it
+
+
 class Channel(Generic[T]):
-    """A queue whose first item can be waited for without being taken, so that an interrupt of the wait loses nothing.
+    """A queue of items that ends. Its first entry can be waited for without being taken.
 
     >>> channel = Channel()
     >>> channel.put("a")
+    >>> channel.end()
     >>> channel.first(), channel.take()
     ('a', 'a')
+    >>> channel.take()
+    Traceback (most recent call last):
+    StopIteration
 
-    ``queue.SimpleQueue.get`` has taken its item when a signal handler raises just after it.
+    An interrupt of the wait therefore loses no item: ``queue.SimpleQueue.get`` has taken its item when a signal handler
+    raises just after it.
     """
 
     def __init__(self) -> None:
-        self._items: deque[T] = deque()
-        self._bell: SimpleQueue[None] = SimpleQueue()  # rung after an item has come; it may be rung for nothing
+        self._entries: deque[T | End] = deque()
+        self._bell: SimpleQueue[None] = SimpleQueue()  # rung after an entry has come, and sometimes once more
 
     def put(self, item: T) -> None:
-        self._items.append(item)
-        if self._bell.empty():
-            self._bell.put(None)
+        self._append(item)
 
-    def first(self) -> T:
-        """Wait for the first item, and leave it here."""
-        while not self._items:
+    def end(self, error: BaseException | None = None) -> None:
+        """Let no more come: all items are there, or ``error`` stands for the next."""
+        if isinstance(error, StopIteration):  # it would end a loop as if nothing had happened
+            cause, error = error, RuntimeError("the loader or a transform raised StopIteration")
+            error.__cause__ = cause
+        self._append(End(error, is_complete=error is None))
+
+    def close(self) -> None:
+        """Drop all items, and wake who waits for one."""
+        self._entries.clear()
+        self._append(End())
+
+    def first(self) -> T | End:
+        """Wait for the first entry, and leave it here."""
+        while not self._entries:
             self._bell.get()
-        return self._items[0]
+        return self._entries[0]
 
     def take(self) -> T:
-        """Wait for the first item, and take it."""
-        self.first()
-        return self._items.popleft()
+        """Wait for the first item, and take it.
 
-    def clear(self) -> None:
-        """Let go of all items."""
-        self._items.clear()
+        Raises:
+            StopIteration: there are no more.
+            BaseException: the error that ended them.
+        """
+        entry = self.first()
+        if isinstance(entry, End):
+            entry.raised()
+        self._entries.popleft()
+        return entry
+
+    def _append(self, entry: T | End) -> None:
+        self._entries.append(entry)
+        if self._bell.empty():
+            self._bell.put(None)

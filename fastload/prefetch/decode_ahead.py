@@ -1,4 +1,4 @@
-"""``DecodeStage``: the files of batches to images, on a stream of its own, before anything else is done to them."""
+"""``DecodeStage``: what ``T.DecodeJpeg`` does at the head of a transform, ahead of the rest and on its own stream."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 import torch
 
 from fastload.data.encoded import EncodedImages
+from fastload.prefetch.item import Item
 from fastload.streams import SideStream, SyncStream, side_stream
 from fastload.structure.ragged import Ragged
-from fastload.structure.tree import Path, find
-from fastload.transfer.transfer import Pinned, Transfer
+from fastload.transfer.transfer import PinnedFiles, Transfer
 from fastload.transforms import Compose, DecodeJpeg, Key
 from fastload.transforms.batch import Batch
 
-__all__ = ["DecodeStage", "Decoded"]
+__all__ = ["DecodeStage", "DecodedImages"]
 
 
 @dataclass
-class Decoded:
-    """Images that were ``samples`` files, those not skipped, and the point from which on they are whole."""
+class DecodedImages:
+    """Images decoded from ``samples`` files, without those skipped, and the fence from which on they are whole."""
 
     group: Batch
     samples: int
@@ -34,7 +34,11 @@ class Decoded:
 
 
 class DecodeStage:
-    """What ``T.DecodeJpeg`` does at the head of a transform, for another thread than that of the rest to do."""
+    """Pins the files of items and decodes them, each in a thread of its own.
+
+    Decoding is the slowest stage of the host, so none waits for another: while one batch is transformed, the next is
+    decoded and the one after that is pinned.
+    """
 
     def __init__(self, decode: DecodeJpeg, device: torch.device) -> None:
         self._decode = decode
@@ -43,26 +47,29 @@ class DecodeStage:
 
     @classmethod
     def of(cls, transform: Any, device: torch.device) -> DecodeStage | None:
-        """That of a transform; None if it does not begin with files."""
+        """That of a transform; None if it does not begin with ``T.DecodeJpeg``."""
         first = transform.transforms[0] if isinstance(transform, Compose) and transform.transforms else transform
         return cls(first, device) if isinstance(first, DecodeJpeg) else None
 
-    def pin(self, batch: Any) -> dict[Path, Pinned]:
-        """All files of ``batch`` where they can be decoded from; by another thread than that which decodes, perhaps."""
-        return {path: self._transfer.pin(files) for path, files in find(batch, EncodedImages).items()}
+    def pin(self, item: Item) -> None:
+        """Copy the item's files to pinned memory, from which the device reads while the host goes on."""
+        assert item.tree is not None
+        files = {path: leaf for path, leaf in item.tree.leaves.items() if isinstance(leaf, EncodedImages)}
+        item.files = {path: self._transfer.pin(leaf) for path, leaf in files.items()}
 
     @torch.no_grad()
-    def __call__(self, files: dict[Path, Pinned]) -> dict[Path, Decoded]:
-        """Queue the decoding of files of a batch, which must be kept until it is done."""
-        return {path: self._decoded(pinned) for path, pinned in files.items()}
+    def decode(self, item: Item) -> None:
+        """Queue the decoding of the item's files."""
+        item.images = {path: self._decoded(pinned) for path, pinned in item.files.items()}
+        item.files = {}
 
     def close(self) -> None:
-        """Give back what was only lent for the pass."""
+        """Drop the pinned memory of the pass."""
         self._transfer.close()
 
-    def _decoded(self, pinned: Pinned) -> Decoded:
+    def _decoded(self, pinned: PinnedFiles) -> DecodedImages:
         group = Batch(pinned.files, self.side.device)
         self._decode.run(group, Key())
         group.is_decoded = True
         self._transfer.unpin(pinned)
-        return Decoded(group, len(pinned.files), self.side.prepared())
+        return DecodedImages(group, len(pinned.files), self.side.prepared())

@@ -1,4 +1,4 @@
-"""``SlotPool``: the places for batches on the device, each filled again when the device is done with what was there."""
+"""``SlotPool``: how many batches may be on the device, and when each of them may be replaced by another."""
 
 from __future__ import annotations
 
@@ -7,71 +7,72 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
-from fastload.prefetch.static import BatchSpec, Slot, Static
+from fastload.prefetch.static import BatchSpec, FixedBuffer, Static
 from fastload.streams import DoneFence, Fence, SideStream, SyncStream
 
-__all__ = ["Place", "SlotPool"]
+__all__ = ["Slot", "SlotPool"]
 
-# What the consumer may hold beside the batches that wait for it: the one it works on, and the one before, which a `for`
-# loop lets go of only after the next has arrived.
+# The consumer may hold two batches beside those that wait for it: the one it works on, and the one before, which a
+# `for` loop drops only after the next has arrived.
 IN_HAND = 2
 
 
 @dataclass(eq=False)
-class Place:
-    """Where a batch may be, free when the device has come to ``point``; with memory of its own if that is fixed."""
+class Slot:
+    """Room for one batch on the device, free once the device has passed ``fence``; with ``static``, fixed memory."""
 
-    point: Fence
-    slot: Slot | None
+    fence: Fence
+    buffer: FixedBuffer | None
     consumer: Any = None  # the stream that got the batch
 
 
 class SlotPool:
-    """Places for batches on the device: ``depth`` that wait for the consumer, and those in its hand."""
+    """The slots of a loader: ``depth`` for batches that wait for the consumer, and those of the batches in its hand."""
 
     def __init__(self, depth: int, static: Static | None = None) -> None:
-        form = BatchSpec()
-        self._places = [Place(DoneFence(), Slot(static, form) if static else None) for _ in range(depth + IN_HAND)]
-        self._in_hand: deque[Place] = deque()
+        spec = BatchSpec()
+        self._slots = [Slot(DoneFence(), FixedBuffer(static, spec) if static else None) for _ in range(depth + IN_HAND)]
+        self._in_hand: deque[Slot] = deque()
         self.reopen()
 
-    def enter(self) -> Place | None:
-        """Wait for a place, and for the device to be done with what was there; None if the pass was closed."""
-        place = self._free.get()
-        if place is None or self.closed:
+    def acquire(self) -> Slot | None:
+        """Wait for a free slot, and for the device to be done with the batch before; None if the pass was closed."""
+        slot = self._free.get()
+        if slot is None or self.closed:
             return None
-        place.point.wait()
-        return place
+        slot.fence.wait()
+        return slot
 
-    def give_back(self, place: Place) -> None:
-        """Of the batch that was to be there nothing is left."""
-        self._free.put(place)
+    def put_back(self, slot: Slot) -> None:
+        """Free a slot that no batch has come to."""
+        self._free.put(slot)
 
-    def receive(self, place: Place, consumer: Any) -> None:
-        """The batch there is handed to a consumer's stream."""
-        place.consumer = consumer
-        self._in_hand.append(place)
+    def hand_out(self, slot: Slot, consumer: Any) -> None:
+        """Note that the batch of a slot goes to a consumer's stream."""
+        slot.consumer = consumer
+        self._in_hand.append(slot)
 
-    def leave(self, side: SideStream | SyncStream) -> None:
-        """The consumer comes for its next batch, so it has let go of the one before the last."""
+    def release(self, side: SideStream | SyncStream) -> None:
+        """Free the slot of the batch before last: the consumer asks for its next, so it has dropped that one."""
         if len(self._in_hand) == IN_HAND:
-            place = self._in_hand.popleft()
-            if place.slot is not None:
-                with side.on(place.consumer):
-                    place.slot.poison()
-            place.point = side.consumed(place.consumer)
-            self._free.put(place)
-            if place.slot is not None:
-                place.slot.refuse()
+            slot = self._in_hand.popleft()
+            if slot.buffer is not None:
+                with side.on(slot.consumer):
+                    slot.buffer.poison()
+            slot.fence = side.consumed(slot.consumer)
+            self._free.put(slot)
+            if slot.buffer is not None:
+                slot.buffer.refuse()
 
     def close(self) -> None:
+        """Let no more slots be acquired."""
         self.closed = True
-        self._free.put(None)  # wakes a thread that waits for a place
+        self._free.put(None)  # wakes a thread that waits for a slot
 
     def reopen(self) -> None:
-        """Make the places of batches that never came to the consumer free again."""
-        self._free: SimpleQueue[Place | None] = SimpleQueue()
-        for place in self._places:
-            if place not in self._in_hand:
-                self._free.put(place)
+        """Free the slots of batches that never came to the consumer."""
+        self._free: SimpleQueue[Slot | None] = SimpleQueue()
+        for slot in self._slots:
+            if slot not in self._in_hand:
+                self._free.put(slot)
         self.closed = False

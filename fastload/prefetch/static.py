@@ -7,11 +7,9 @@ from typing import Any
 
 import torch
 
-from fastload.structure.tree import Path, map_movable, movables, with_movables
-from fastload.targets.layout import name_of, retyped
-from fastload.transfer.transfer import DeviceBatch
+from fastload.structure.tree import Path, Tree, name_of, retyped, tree_flatten, tree_unflatten
 
-__all__ = ["BatchSpec", "Slot", "Static"]
+__all__ = ["BatchSpec", "FixedBuffer", "Static"]
 
 SHORT = ("dynamic", "drop", "pad")
 POISON = 0xFF  # in every byte: NaN, -1, 255, True
@@ -53,39 +51,40 @@ class Static:
         return cls() if static is True else None if static is False else cls(static)
 
 
-class Slot:
+class FixedBuffer:
     """Memory for one batch, which stays where it is."""
 
-    def __init__(self, static: Static, form: BatchSpec) -> None:
+    def __init__(self, static: Static, spec: BatchSpec) -> None:
         self._static = static
-        self._form = form
+        self._spec = spec
         self._memory: list[torch.Tensor] = []
-        self._owners: list[int] = []  # of each, while nobody holds a batch that is here
+        self._owners: list[int] = []  # of each tensor here, while nobody holds a batch that lies here
 
-    def fill(self, sent: DeviceBatch) -> DeviceBatch | None:
+    def fill(self, tree: Tree) -> Tree | None:
         """A batch on the device, copied here on the current stream; None if it is to be dropped.
 
         Raises:
-            TypeError: it is of another structure than the first batch, or holds what is no dense tensor.
+            TypeError: it differs in structure from the first batch, or holds what is no dense tensor.
         """
-        samples = self._form.samples_of(sent.batch)
+        samples = self._spec.samples_of(tree)
         is_padded = self._static.short == "pad"
-        if samples < self._form.samples and not is_padded:
-            return sent if self._static.short == "dynamic" else None
-        batch = sent.batch
+        if samples < self._spec.samples and not is_padded:
+            return tree if self._static.short == "dynamic" else None
+        device = next((leaf.device for leaf in tree.movables.values()), torch.device("cpu"))
         if is_padded:  # where the batch is padded with zeros, the mask is padded with False
-            batch = (batch, torch.ones(samples, dtype=torch.bool, device=_device_of(batch)))
-        leaves = movables(batch)
+            mask = torch.ones(samples, dtype=torch.bool, device=device)
+            tree = tree_flatten((tree_unflatten(tree), mask))
+        leaves = tree.movables
         if not self._memory:
-            self._memory = self._form.allocated(_device_of(batch), masked=is_padded)
+            self._memory = self._spec.allocated(device, masked=is_padded)
             self._owners = list(map(_owners, self._memory))
-        for memory, leaf in zip(self._memory, leaves, strict=True):
+        for memory, leaf in zip(self._memory, leaves.values(), strict=True):
             _copy(memory, leaf)
-        here = (retyped(memory.detach(), like=leaf) for memory, leaf in zip(self._memory, leaves, strict=True))
-        return DeviceBatch(with_movables(batch, here), list(self._memory), has_own=False)
+        here = zip(self._memory, leaves.items(), strict=True)
+        return tree.replaced({path: retyped(memory.detach(), like=leaf) for memory, (path, leaf) in here})
 
     def poison(self) -> None:
-        """Make all values here wrong, on the current stream, if that is asked for."""
+        """Overwrite all values here, on the current stream, if that is asked for."""
         for memory in self._memory if self._static.poison else ():
             torch.as_strided(memory, (memory.numel(),), (1,)).view(torch.uint8).fill_(POISON)
 
@@ -96,21 +95,21 @@ class Slot:
         held = [_owners(memory) > owners for memory, owners in zip(self._memory, self._owners, strict=True)]
         if any(held):
             raise RuntimeError(
-                f"{self._form.name(held.index(True))} of the batch before the last is held still, and another batch is "
-                "to lie there: clone() what you keep, or leave out static"
+                f"{self._spec.name(held.index(True))} of the batch before the last is still held, and the next batch "
+                "takes its memory: clone() what you keep, or leave out static"
             )
 
 
 class BatchSpec:
-    """What the first batch was like: all later ones are like it, but for fewer samples."""
+    """Shapes and dtypes of the first batch. All later ones have the same, but for fewer samples."""
 
     def __init__(self) -> None:
         self.samples = 0
         self._likes: dict[Path, torch.Tensor] = {}
 
-    def samples_of(self, batch: Any) -> int:
-        """How many samples a batch has; refused if it differs in anything else."""
-        found = {path: _plain(leaf, path) for path, leaf in _movables(batch).items()}
+    def samples_of(self, tree: Tree) -> int:
+        """How many samples a batch has; refused if it differs from the first in anything else."""
+        found = {path: _plain(leaf, path) for path, leaf in tree.movables.items()}
         samples = next((len(tensor) for tensor in found.values() if tensor.ndim), 0)
         if not self._likes:
             self.samples = samples
@@ -140,12 +139,6 @@ class BatchSpec:
         )
 
 
-def _movables(batch: Any) -> dict[Path, Any]:
-    found: dict[Path, Any] = {}
-    map_movable(lambda leaf, path: found.setdefault(path, leaf), batch)
-    return found
-
-
 def _plain(leaf: Any, path: Path) -> torch.Tensor:
     if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or leaf.is_nested:
         raise TypeError(
@@ -158,10 +151,6 @@ def _plain(leaf: Any, path: Path) -> torch.Tensor:
 def _owners(tensor: torch.Tensor) -> int:
     """How many tensors there are over a tensor's memory, whether Python or autograd holds them."""
     return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))  # noqa: SLF001
-
-
-def _device_of(batch: Any) -> torch.device:
-    return next((leaf.device for leaf in movables(batch)), torch.device("cpu"))
 
 
 def _copy(memory: torch.Tensor, tensor: torch.Tensor) -> None:

@@ -1,19 +1,23 @@
-"""What became of the processes that load for a ``DataLoader``, where its own error does not say."""
+"""``explained``: the error of a loader, naming the worker that died if that caused it."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 import traceback
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+import torch
+
 __all__ = ["explained"]
 
 # A worker that is killed closes its connections a moment before it has ended: how long to wait for that, in seconds.
 MOMENT = 5.0
 
-FETCHING = ("multiprocessing.resource_sharer", "fastload.data.shared_memory")  # where it is done
+# The modules in which a tensor is received from the worker that made it.
+RECEIVING = ("multiprocessing.resource_sharer", "fastload.data.shared_memory")
 
 FULL = (
     "Tensors of workers lie in /dev/shm, which is full: give it more room (docker run --shm-size=8g), or let fewer or "
@@ -22,15 +26,21 @@ FULL = (
 
 
 def explained(batches: Any, error: BaseException) -> BaseException:
-    """The error of a loader's iterator; or, where it comes of a worker's death, one that says so, caused by it.
+    """The error to raise for one that ended a pass over ``batches``, the loader's iterator.
 
-    A tensor that a worker sent is fetched from it when it is unpickled. If the worker is killed meanwhile,
-    ``DataLoader`` raises what the socket says, a ConnectionResetError or EOFError, unless it happens to find that the
-    process has ended already.
+    If a worker died, it is a RuntimeError that names the worker, caused by ``error``; else ``error`` itself. A tensor
+    that a worker sent is received from it when it is unpickled. If the worker is killed meanwhile, ``DataLoader``
+    raises the error of the socket, a ConnectionResetError or EOFError, unless it finds that the process has ended.
     """
+    explanation = _named(batches, error)
+    _clear_loader_frames(batches, explanation)
+    return explanation
+
+
+def _named(batches: Any, error: BaseException) -> BaseException:
     if sys.version_info >= (3, 11) and type(error) is RuntimeError and "unable to allocate shared memory" in str(error):
         error.add_note(FULL)
-    dead = _dead(getattr(batches, "_workers", [])) if _is_of_fetching(error) else []
+    dead = _dead(getattr(batches, "_workers", [])) if _is_of_receiving(error) else []
     if not dead:
         return error
     ends = ", ".join(f"pid {worker.pid}: {_end(worker)}" for worker in dead)
@@ -39,12 +49,31 @@ def explained(batches: Any, error: BaseException) -> BaseException:
     return death
 
 
-def _is_of_fetching(error: BaseException) -> bool:
-    return any(frame.f_globals.get("__name__") in FETCHING for frame, _ in traceback.walk_tb(error.__traceback__))
+def _clear_loader_frames(batches: Any, error: BaseException) -> None:
+    """Clear the frames of an error's traceback that run the loader, so that an error that is kept keeps no worker.
+
+    The data set's and the transform's own frames keep their variables for a debugger. If the device's memory has run
+    out they are cleared too: they would keep the memory that the next attempt needs.
+    """
+    chain: list[BaseException] = []
+    following: BaseException | None = error
+    while following is not None and following not in chain:  # a cause may be its own
+        chain.append(following)
+        following = following.__context__ if following.__cause__ is None else following.__cause__
+    is_of_memory = any(isinstance(link, torch.OutOfMemoryError) for link in chain)
+    for frame, _ in (entry for link in chain for entry in traceback.walk_tb(link.__traceback__)):
+        method = getattr(type(batches), frame.f_code.co_name, None)
+        if is_of_memory or getattr(method, "__code__", None) is frame.f_code:
+            with contextlib.suppress(RuntimeError):  # it is still running, in a thread of the loader's
+                frame.clear()
+
+
+def _is_of_receiving(error: BaseException) -> bool:
+    return any(frame.f_globals.get("__name__") in RECEIVING for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _dead(workers: list[BaseProcess]) -> list[BaseProcess]:
-    """Those that have failed, or do so in a moment; an exit code of 0 is of one that had nothing more to load."""
+    """Those that have failed, or fail within a moment; a worker with nothing more to load exits with code 0."""
     give_up = time.monotonic() + MOMENT
     while not (dead := [worker for worker in workers if worker.exitcode]) and time.monotonic() < give_up:
         time.sleep(0.01)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torchvision import tv_tensors
 
-from fastload.structure.tree import Path, tensors
+from fastload.structure.tree import Path, Tree, name_of
 
 __all__ = ["find_images", "find_labels", "is_single", "remark_on_range"]
 
@@ -22,16 +21,17 @@ def is_single(image: torch.Tensor) -> bool:
     return image.ndim < BATCHED_DIMS + isinstance(image, tv_tensors.Video)
 
 
-def find_images(batch: Any) -> dict[Path, torch.Tensor]:
+def find_images(tree: Tree) -> dict[Path, torch.Tensor]:
     """The images among the tensors of a batch, by torchvision v2's rule.
 
-    >>> list(find_images((torch.zeros(8, 3, 4, 4), torch.zeros(8))))
+    >>> from fastload.structure.tree import tree_flatten
+    >>> list(find_images(tree_flatten((torch.zeros(8, 3, 4, 4), torch.zeros(8)))))
     [(0,)]
 
     They are the ``tv_tensors`` images and videos; if there are none, the first plain tensor; and if that is a single
     image of shape (C, H, W) in a list within the batch, as detection loaders yield them, the images of that list.
     """
-    found = tensors(batch)
+    found = tree.tensors
     typed = {path: tensor for path, tensor in found.items() if isinstance(tensor, _IMAGE_TYPES)}
     if typed:
         return typed
@@ -46,21 +46,21 @@ def find_images(batch: Any) -> dict[Path, torch.Tensor]:
             f"the first tensor of the batch is taken for the images, but it is {_describe({path: image})}; "
             "images are dense, (N, C, H, W) or (C, H, W): put them first, or mark them as tv_tensors.Image"
         )
-    return _images_beside(plain, path, batch) if image.ndim < BATCHED_DIMS else {path: image}
+    return _images_beside(plain, path, tree) if image.ndim < BATCHED_DIMS else {path: image}
 
 
-def _images_beside(plain: Mapping[Path, torch.Tensor], first: Path, batch: Any) -> dict[Path, torch.Tensor]:
+def _images_beside(plain: Mapping[Path, torch.Tensor], first: Path, tree: Tree) -> dict[Path, torch.Tensor]:
     """What is an image if the tensor at ``first`` is a single one."""
-    _refuse_samples(plain, first, batch)
+    _refuse_samples(plain, first, tree)
     if len(first) == 1 or not isinstance(first[-1], int):
         return {first: plain[first]}
     beside = [path for path in plain if path[:-1] == first[:-1] and plain[path].ndim == plain[first].ndim]
     return {path: plain[path] for path in beside}
 
 
-def _refuse_samples(plain: Mapping[Path, torch.Tensor], first: Path, batch: Any) -> None:
+def _refuse_samples(plain: Mapping[Path, torch.Tensor], first: Path, tree: Tree) -> None:
     """Refuse a list of samples, of which only the first one's image would be found."""
-    if not isinstance(batch, list):
+    if tree.root is None or not isinstance(tree.root.container, list):
         return
     others = [
         path
@@ -92,26 +92,27 @@ def remark_on_range(image: torch.Tensor, full_scale: float) -> str | None:
     )
 
 
-def find_labels(batch: Any, samples: int) -> dict[Path, torch.Tensor]:
+def find_labels(tree: Tree, samples: int) -> dict[Path, torch.Tensor]:
     """The labels of a batch whose images are mixed: the first tensor with an integer, or a row of weights, a sample.
 
-    >>> find_labels((torch.zeros(2, 3, 4, 4), torch.tensor([5, 7])), samples=2)
+    >>> from fastload.structure.tree import tree_flatten
+    >>> find_labels(tree_flatten((torch.zeros(2, 3, 4, 4), torch.tensor([5, 7]))), samples=2)
     {(1,): tensor([5, 7])}
     """
-    for path, tensor in tensors(batch).items():
+    for path, tensor in tree.tensors.items():
         integers = tensor.ndim == 1 and not tensor.is_floating_point() and tensor.dtype is not torch.bool
         weights = tensor.ndim == WEIGHTS_DIMS and tensor.is_floating_point()
         if (integers or weights) and len(tensor) == samples:
             return {path: tensor}
     raise TypeError(
         f"images are mixed and there are no labels to mix with them: the batch needs an integer tensor ({samples},) or "
-        f"weights ({samples}, classes); its tensors are {_describe(tensors(batch))}"
+        f"weights ({samples}, classes); its tensors are {_describe(tree.tensors)}"
     )
 
 
 def _describe(found: Mapping[Path, torch.Tensor]) -> str:
     described = (
-        f"batch{''.join(f'[{key!r}]' for key in path)}: {type(tensor).__name__} {tensor.dtype} {tuple(tensor.shape)}"
+        f"{name_of(path)}: {type(tensor).__name__} {tensor.dtype} {tuple(tensor.shape)}"
         for path, tensor in found.items()
     )
     return ", ".join(described) or "none"

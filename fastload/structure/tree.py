@@ -1,10 +1,11 @@
-"""Nested batches: apply a function to every tensor of one, however deep, and keep every type as it was."""
+"""A batch as a tree: flattened into leaves by their paths, and put back into containers of the same types."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, MutableSequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,15 +13,16 @@ from torch.nn.utils.rnn import PackedSequence
 
 __all__ = [
     "Path",
-    "at",
-    "children_of",
-    "find",
+    "Tree",
+    "is_movable",
     "map_movable",
-    "movables",
-    "put",
+    "name_of",
+    "retyped",
     "take_rows",
     "tensors",
-    "with_movables",
+    "tree_flatten",
+    "tree_replace",
+    "tree_unflatten",
 ]
 
 Path = tuple[Hashable, ...]
@@ -29,124 +31,117 @@ Path = tuple[Hashable, ...]
 ATOMS = frozenset({str, bytes, int, float, bool, type(None)})
 
 
-def map_movable(function: Callable[[Any, Path], Any], batch: Any, path: Path = ()) -> Any:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Node:
+    """A container, and its children: each with its key, path and value, and its own node if it is a container."""
+
+    path: Path
+    container: Any
+    children: list[tuple[Hashable, Path, Any, _Node | None]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tree:
+    """A flattened batch: its leaves by their paths, in order, and the containers that they came in.
+
+    >>> tree = tree_flatten({"image": torch.zeros(1), "names": ["a"]})
+    >>> tree.leaves
+    {('image',): tensor([0.]), ('names', 0): 'a'}
+    >>> tree_unflatten(tree.replaced({("image",): 1, ("names",): ["b", "c"]}))
+    {'image': 1, 'names': ['b', 'c']}
+
+    A path is made of the indices, keys and field names that lead to a value. Tuples, named tuples, lists, mappings,
+    dataclasses and their subclasses are containers; everything else is a leaf.
+    """
+
+    leaves: dict[Path, Any]
+    root: _Node | None
+
+    @property
+    def tensors(self) -> dict[Path, torch.Tensor]:
+        return {path: leaf for path, leaf in self.leaves.items() if isinstance(leaf, torch.Tensor)}
+
+    @property
+    def movables(self) -> dict[Path, Any]:
+        """The tensors, and other objects that have a ``to`` method."""
+        return {path: leaf for path, leaf in self.leaves.items() if is_movable(leaf)}
+
+    def replaced(self, values: Mapping[Path, Any]) -> Tree:
+        """The same with other values at some paths, of leaves or of whole containers."""
+        tree = Tree({**self.leaves, **values}, self.root)
+        has_containers = any(_is_container(value) for value in values.values())
+        return tree_flatten(tree_unflatten(tree)) if has_containers else tree
+
+    def walk(self) -> Iterator[tuple[Path, Any]]:
+        """All containers and leaves with their paths, outer before inner."""
+        if self.root is None:
+            yield from self.leaves.items()
+        else:
+            yield from self._walk(self.root)
+
+    def _walk(self, node: _Node) -> Iterator[tuple[Path, Any]]:
+        yield node.path, _rebuilt(node, self.leaves)
+        for _, path, _, inner in node.children:
+            if inner is None:
+                yield path, self.leaves[path]
+            else:
+                yield from self._walk(inner)
+
+
+def tree_flatten(batch: Any) -> Tree:
+    """Take a batch apart, however deep it is."""
+    leaves: dict[Path, Any] = {}
+    return Tree(leaves, _flattened(batch, (), leaves))
+
+
+def tree_unflatten(tree: Tree) -> Any:
+    """Put a batch together again, with every container's type; one in which nothing changed is the same object."""
+    return tree.leaves[()] if tree.root is None else _rebuilt(tree.root, tree.leaves)
+
+
+def tree_replace(batch: Any, values: Mapping[Path, Any]) -> Any:
+    """``batch`` with other values at some paths.
+
+    >>> tree_replace({"a": 1, "b": [2, 3]}, {("b", 1): "three"})
+    {'a': 1, 'b': [2, 'three']}
+    """
+    return tree_unflatten(tree_flatten(batch).replaced(values))
+
+
+def map_movable(function: Callable[[Any, Path], Any], batch: Any) -> Any:
     """``batch`` with ``function(leaf, path)`` in the place of each tensor and of each object that has a ``to`` method.
 
     >>> map_movable(lambda tensor, path: path, {"image": torch.zeros(1), "names": ["a"], "boxes": [torch.ones(2)]})
     {'image': ('image',), 'names': ['a'], 'boxes': [('boxes', 0)]}
-
-    Tuples, named tuples, lists, mappings, dataclasses and their subclasses are entered and come back with their type;
-    everything else is left alone, and so is a container in which nothing changed. ``path`` is made of the indices, keys
-    and field names that lead to a leaf.
     """
-    if isinstance(batch, torch.Tensor):
-        return function(batch, path)
-    children = children_of(batch)
-    if children is None:
-        return function(batch, path) if _is_movable(batch) else batch
-    mapped = [(key, map_movable(function, child, (*path, key))) for key, child in children]
-    if all(new is old for (_, new), (_, old) in zip(mapped, children, strict=True)):
-        return batch
-    return _rebuild(batch, mapped)
-
-
-def movables(batch: Any) -> list[Any]:
-    """What :func:`map_movable` gives to its function, in the same order.
-
-    >>> movables({"labels": torch.tensor(1), "names": ["a"], "boxes": [torch.tensor(2)]})
-    [tensor(1), tensor(2)]
-    """
-    found: list[Any] = []
-    _collect(batch, found)
-    return found
-
-
-def _collect(batch: Any, found: list[Any]) -> None:
-    if isinstance(batch, torch.Tensor):
-        found.append(batch)
-        return
-    children = children_of(batch)
-    if children is not None:
-        for _, child in children:
-            _collect(child, found)
-    elif _is_movable(batch):
-        found.append(batch)
-
-
-def with_movables(batch: Any, values: Iterator[Any]) -> Any:
-    """``batch`` with ``values`` in the places of its :func:`movables`.
-
-    >>> with_movables({"labels": torch.tensor(1), "names": ["a"], "boxes": [torch.tensor(2)]}, iter([3, 4]))
-    {'labels': 3, 'names': ['a'], 'boxes': [4]}
-    """
-    if isinstance(batch, torch.Tensor):
-        return next(values)
-    children = children_of(batch)
-    if children is None:
-        return next(values) if _is_movable(batch) else batch
-    items, changed = [], False
-    for key, child in children:
-        value = with_movables(child, values)
-        changed = changed or value is not child
-        items.append((key, value))
-    return _rebuild(batch, items) if changed else batch
+    tree = tree_flatten(batch)
+    return tree_unflatten(tree.replaced({path: function(leaf, path) for path, leaf in tree.movables.items()}))
 
 
 def tensors(batch: Any) -> dict[Path, torch.Tensor]:
     """The tensors of ``batch`` by the path to each, in order."""
-    found: dict[Path, torch.Tensor] = {}
-
-    def note(leaf: Any, path: Path) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            found[path] = leaf
-        return leaf
-
-    map_movable(note, batch)
-    return found
+    return tree_flatten(batch).tensors
 
 
-def find(batch: Any, kind: type) -> dict[Path, Any]:
-    """What is of a ``kind`` in ``batch``, by the path to it.
-
-    >>> find({"a": 1, "b": [2.0, 3]}, int)
-    {('a',): 1, ('b', 1): 3}
-    """
-    return dict(_of_kind(batch, kind, ()))
+def is_movable(value: Any) -> bool:
+    """Whether it is a tensor, or another object that moves itself to a device: one with a ``to`` method."""
+    if isinstance(value, torch.Tensor):
+        return True
+    return type(value) not in ATOMS and callable(getattr(value, "to", None)) and not isinstance(value, type)
 
 
-def _of_kind(value: Any, kind: type, path: Path) -> Iterator[tuple[Path, Any]]:
-    # No function within `find` that calls itself: it would be in a cycle with what it has found, files of a batch
-    # among it, which only Python's cycle collector frees.
-    if isinstance(value, kind):
-        yield path, value
-    elif not isinstance(value, torch.Tensor):
-        for key, child in children_of(value) or ():
-            yield from _of_kind(child, kind, (*path, key))
+def retyped(tensor: torch.Tensor, like: torch.Tensor, **known: Any) -> torch.Tensor:
+    """``tensor`` with the type and attributes of ``like``; unlike torchvision's ``wrap``, of any shape."""
+    if type(like) is torch.Tensor:
+        return tensor
+    typed: torch.Tensor = tensor.as_subclass(type(like))
+    vars(typed).update(vars(like) | known)
+    return typed
 
 
-def at(batch: Any, path: Path) -> Any:
-    """What lies at a path.
-
-    >>> at({"a": 1, "b": [2, 3]}, ("b", 1))
-    3
-    """
-    for key in path:
-        batch = dict(children_of(batch) or ())[key]
-    return batch
-
-
-def put(batch: Any, values: Mapping[Path, Any], path: Path = ()) -> Any:
-    """``batch`` with ``values`` in the places that their paths name.
-
-    >>> put({"a": 1, "b": [2, 3]}, {("b", 1): "three"})
-    {'a': 1, 'b': [2, 'three']}
-    """
-    if path in values:
-        return values[path]
-    children = None if isinstance(batch, torch.Tensor) else children_of(batch)
-    if not children or not any(inner[: len(path)] == path for inner in values):
-        return batch
-    return _rebuild(batch, [(key, put(child, values, (*path, key))) for key, child in children])
+def name_of(path: Path) -> str:
+    """A path as a user writes it: ``batch[1]['boxes']``."""
+    return f"batch{''.join(f'[{key!r}]' for key in path)}"
 
 
 def take_rows(batch: Any, rows: torch.Tensor, samples: int) -> Any:
@@ -159,18 +154,37 @@ def take_rows(batch: Any, rows: torch.Tensor, samples: int) -> Any:
         return batch[rows] if batch.ndim and len(batch) == samples else batch
     if isinstance(batch, list) and len(batch) == samples:
         return [batch[row] for row in rows.tolist()]
-    children = children_of(batch)
+    children = _children_of(batch)
     if children is None:
         return batch
-    return _rebuild(batch, [(key, take_rows(child, rows, samples)) for key, child in children])
+    return _with_children(batch, [(key, take_rows(child, rows, samples)) for key, child in children])
 
 
-def _is_movable(value: Any) -> bool:
-    """Whether ``value`` knows by itself how to go to a device."""
-    return type(value) not in ATOMS and callable(getattr(value, "to", None)) and not isinstance(value, type)
+def _flattened(value: Any, path: Path, leaves: dict[Path, Any]) -> _Node | None:
+    children = None if isinstance(value, torch.Tensor) else _children_of(value)
+    if children is None:
+        leaves[path] = value
+        return None
+    inner = [(key, (*path, key), child) for key, child in children]
+    return _Node(path, value, [(key, at, child, _flattened(child, at, leaves)) for key, at, child in inner])
 
 
-def children_of(batch: Any) -> list[tuple[Hashable, Any]] | None:
+def _rebuilt(node: _Node, leaves: Mapping[Path, Any]) -> Any:
+    if node.path in leaves:  # the whole container was replaced
+        return leaves[node.path]
+    items, changed = [], False
+    for key, path, old, inner in node.children:
+        new = leaves[path] if inner is None else _rebuilt(inner, leaves)
+        changed = changed or new is not old
+        items.append((key, new))
+    return _with_children(node.container, items) if changed else node.container
+
+
+def _is_container(value: Any) -> bool:
+    return not isinstance(value, torch.Tensor) and _children_of(value) is not None
+
+
+def _children_of(batch: Any) -> list[tuple[Hashable, Any]] | None:
     """What a container holds, by index, key or field; None for what is no container."""
     kind = type(batch)
     if kind is dict:
@@ -188,20 +202,20 @@ def _children_of_others(batch: Any) -> list[tuple[Hashable, Any]] | None:
         return list(batch.items())
     if isinstance(batch, tuple | MutableSequence) and not isinstance(batch, bytearray):
         return list(enumerate(batch))
-    if dataclasses.is_dataclass(batch) and not isinstance(batch, type) and not _is_movable(batch):
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type) and not is_movable(batch):
         names = [field.name for field in dataclasses.fields(batch) if hasattr(batch, field.name)]
         return [(name, getattr(batch, name)) for name in names]
     return None
 
 
-def _rebuild(batch: Any, items: list[tuple[Any, Any]]) -> Any:
+def _with_children(batch: Any, items: list[tuple[Any, Any]]) -> Any:
     if type(batch) is dict:
         return dict(items)
     values = [value for _, value in items]
     if type(batch) is list:
         return values
     if isinstance(batch, tuple):
-        return _rebuild_tuple(batch, values)
+        return _tuple_of(batch, values)
     if isinstance(batch, Mapping) and not isinstance(batch, MutableMapping):
         return type(batch)(dict(items))  # type: ignore[call-arg]
     clone = _copy(batch)
@@ -214,7 +228,7 @@ def _rebuild(batch: Any, items: list[tuple[Any, Any]]) -> Any:
     return clone
 
 
-def _rebuild_tuple(batch: tuple[Any, ...], values: list[Any]) -> Any:
+def _tuple_of(batch: tuple[Any, ...], values: list[Any]) -> Any:
     try:
         clone = tuple.__new__(type(batch), values)  # whatever a subclass's constructor takes
     except TypeError:  # a result of PyTorch's own, such as torch.max's

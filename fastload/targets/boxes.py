@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torchvision.tv_tensors import BoundingBoxes, KeyPoints, Mask
 
-from fastload.structure.tree import Path, map_movable, put
-from fastload.targets.layout import FROM_CORNERS, TO_CORNERS, Layout, Target, name_of, of_kind, one_size, retyped
+from fastload.structure.tree import Path, Tree, name_of, retyped
+from fastload.targets.layout import FROM_CORNERS, TO_CORNERS, Layout, Target, of_kind, one_size
 
 __all__ = ["Targets", "matrices_of"]
 
@@ -21,12 +21,14 @@ MIN_SIDE = 1.0  # pixels, of a box that is worth keeping: the default of torchvi
 class Targets:
     """The boxes and keypoints of a batch, on their way through the geometry of its images.
 
+    >>> from fastload.structure.tree import tree_flatten
     >>> boxes = BoundingBoxes([[10, 10, 30, 20], [0, 0, 5, 5]], format="XYXY", canvas_size=(40, 40))
     >>> batch = [torch.zeros(3, 40, 40)], [{"boxes": boxes, "labels": torch.tensor([7, 8])}]
     >>> crop = torch.tensor([[[1.0, 0, -8], [0, 1, -8]]], dtype=torch.float64)
-    >>> targets = Targets.of(batch).follow(crop, torch.tensor([[40, 40]]), torch.tensor([[20, 20]]))
-    >>> targets.replaced(batch)[1][0]["boxes"].tolist(), targets.replaced(batch)[1][0]["labels"].tolist()
-    ([[2, 2, 20, 12]], [7])
+    >>> tree = tree_flatten(batch)
+    >>> targets = Targets.of(tree).follow(crop, torch.tensor([[40, 40]]), torch.tensor([[20, 20]]))
+    >>> {path: leaf.tolist() for path, leaf in targets.replaced(tree).leaves.items() if path[0] == 1}
+    {(1, 0, 'boxes'): [[2, 2, 20, 12]], (1, 0, 'labels'): [7]}
 
     Targets are ``tv_tensors``: ``BoundingBoxes`` (XYXY, XYWH or CXCYWH), ``KeyPoints`` and ``Mask``; plain tensors are
     left alone, as by torchvision v2. The target of an image stands in a list with an entry for each image, at any depth
@@ -49,15 +51,15 @@ class Targets:
     images: Mapping[Path, torch.Tensor] | None = None  # where that is known
 
     @classmethod
-    def of(cls, batch: Any, images: Mapping[Path, torch.Tensor] | None = None) -> Targets | None:
-        """The targets of ``batch``; None if there are none.
+    def of(cls, tree: Tree, images: Mapping[Path, torch.Tensor] | None = None) -> Targets | None:
+        """The targets of a flattened batch; None if there are none.
 
-        ``images`` are those of ``batch``, by their paths; by default those that ``find_images`` finds.
+        ``images`` are those of the batch, by their paths; by default those that ``find_images`` finds.
 
         Raises:
             TypeError: boxes are rotated; a target holds two tensors of boxes; or it cannot be told whose a target is.
         """
-        layout = Layout.of(batch, images)
+        layout = Layout.of(tree, images)
         if layout is None:
             return None
         found = list(layout.targets())
@@ -114,8 +116,8 @@ class Targets:
         whole = self.whole & _have_area(corners)
         return replace(self, corners=corners, points=points, whole=whole, sizes=new_sizes)
 
-    def replaced(self, batch: Any) -> Any:
-        """``batch`` with boxes and keypoints as they are now, and without the boxes that have degenerated.
+    def replaced(self, tree: Tree) -> Tree:
+        """The batch with boxes and keypoints as they are now, and without the boxes that have degenerated.
 
         A box is dropped if a side is below one pixel, or if it had no area at any point on the way. With it goes its
         row of every field that stands beside the boxes: each tensor and each list of as many rows as there are boxes,
@@ -127,12 +129,11 @@ class Targets:
             ValueError: batched targets, which have one canvas, belong to images that are of different sizes now.
         """
         if self.sizes is None:
-            return batch
-        values = dict(self._values())
-        moved = map_movable(lambda leaf, path: values.get(path, leaf), batch)
-        return put(moved, dict(self._dropped(moved)))
+            return tree
+        moved = tree.replaced(dict(self._values()))
+        return moved.replaced(dict(self._dropped(moved)))
 
-    def _dropped(self, batch: Any) -> Iterator[tuple[Path, Any]]:
+    def _dropped(self, tree: Tree) -> Iterator[tuple[Path, Any]]:
         """The fields of the images that have lost boxes, without the rows of these."""
         boxes = of_kind(BoundingBoxes, self.found)
         # In float32, so that a box of just one pixel is not lost to the rounding of float64.
@@ -141,7 +142,7 @@ class Targets:
         losers = [
             (each, keep) for each, keep in zip(boxes, kept, strict=True) if each.sample is not None and not keep.all()
         ]
-        layout = Layout.of(batch, self.images) if losers else None
+        layout = Layout.of(tree, self.images) if losers else None
         fields = layout.fields() if layout else {}
         for target, keep in losers:
             rows = keep.nonzero().flatten()

@@ -1,4 +1,4 @@
-"""Let a batch's boxes, masks and keypoints follow its images."""
+"""Boxes, masks and keypoints of a batch follow its images."""
 
 from __future__ import annotations
 
@@ -8,50 +8,55 @@ from typing import Any
 import torch
 from torchvision import tv_tensors
 
-from fastload import kernels
-from fastload.structure.tree import Path, find, put
+from fastload.structure.tree import Path, Tree
 from fastload.targets.boxes import Targets, matrices_of
-from fastload.targets.masks import map_masks, resample_masks
+from fastload.targets.masks import resample_masks, warp_masks
 from fastload.transforms.lazy import Movement
 
-__all__ = ["followed"]
+__all__ = ["follow"]
 
 
-def followed(batch: Any, images: Mapping[Path, torch.Tensor], moves: list[Movement], send: Callable[[Any], Any]) -> Any:
-    """``batch`` with its targets where the pixels have moved to, masks on the device, to which ``send`` brings them.
+def follow(
+    tree: Tree,
+    images: Mapping[Path, torch.Tensor],
+    movements: list[Movement],
+    send: Callable[[dict[Path, Any]], dict[Path, Any]],
+) -> Tree:
+    """A flattened batch whose targets have moved as the pixels of ``images`` did.
 
-    ``images`` are those in ``batch`` by their paths, moved already. Boxes and keypoints are few, and stay on the host:
-    rows can be dropped there without waiting for the device.
+    ``images`` are in the batch, by their paths, and have moved already. ``send`` copies masks to the device, where
+    their pixels are moved. Boxes and keypoints are few, and stay on the host: there, rows can be dropped without
+    waiting for the device.
     """
-    targets = Targets.of(batch, images)
+    targets = Targets.of(tree, images)
     if targets is None:
-        return batch
-    for move in moves:
-        matrices, sizes = _map_of(move)
-        mirrored = None if move.windows is None else move.windows[:, -2:].bool()
-        targets = targets.follow(matrices, move.before, sizes, mirrored)
-    batch = targets.replaced(batch)
-    masks = find(batch, tv_tensors.Mask)
-    batch = put(batch, send(masks))
-    for move in moves if masks else ():
-        batch = _masks_moved(batch, images, move)
-    return batch
+        return tree
+    for movement in movements:
+        matrices, sizes = _map_of(movement)
+        mirrored = None if movement.windows is None else movement.windows[:, -2:].bool()
+        targets = targets.follow(matrices, movement.before, sizes, mirrored)
+    tree = targets.replaced(tree)
+    masks = {path: leaf for path, leaf in tree.leaves.items() if isinstance(leaf, tv_tensors.Mask)}
+    if masks:
+        tree = tree.replaced(send(masks))
+        for movement in movements:
+            tree = _masks_moved(tree, images, movement)
+    return tree
 
 
-def _masks_moved(batch: Any, images: Mapping[Path, torch.Tensor], move: Movement) -> Any:
-    if move.windows is not None:
-        return resample_masks(batch, move.windows, move.size, kernels.resample, images)
-    assert move.warp is not None
-    warp = move.warp
-    return map_masks(batch, lambda planes, rows: kernels.warp(planes, warp[rows], dtype=torch.uint8), images)
+def _masks_moved(tree: Tree, images: Mapping[Path, torch.Tensor], movement: Movement) -> Tree:
+    if movement.windows is not None:
+        return resample_masks(tree, movement.windows, movement.size, images)
+    assert movement.warp is not None
+    return warp_masks(tree, movement.warp, images)
 
 
-def _map_of(move: Movement) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where old coordinates come to lie, float64 (N, 2, 3), and the new sizes, int64 (N, 2)."""
-    if move.windows is not None:
-        return matrices_of(move.windows, move.size)
-    assert move.warp is not None
-    centre = move.before.flip(1).double()[:, :, None] / 2
-    inverse = move.warp.double().view(-1, 2, 3)
+def _map_of(movement: Movement) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where old coordinates come to lie, float64 (N, 2, 3), and the images' new sizes, int64 (N, 2)."""
+    if movement.windows is not None:
+        return matrices_of(movement.windows, movement.size)
+    assert movement.warp is not None
+    centre = movement.before.flip(1).double()[:, :, None] / 2
+    inverse = movement.warp.double().view(-1, 2, 3)
     linear = torch.linalg.inv(inverse[:, :, :2])
-    return torch.cat([linear, centre - linear @ (centre + inverse[:, :, 2:])], dim=2), move.before
+    return torch.cat([linear, centre - linear @ (centre + inverse[:, :, 2:])], dim=2), movement.before

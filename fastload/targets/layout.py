@@ -11,11 +11,12 @@ import torch
 from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat, KeyPoints, Mask
 
 from fastload.structure.images import find_images, is_single
-from fastload.structure.tree import Path, children_of, movables
+from fastload.structure.tree import Path, Tree, name_of
 
-__all__ = ["FROM_CORNERS", "TO_CORNERS", "Layout", "Target", "has_targets", "name_of", "of_kind", "one_size", "retyped"]
+__all__ = ["FROM_CORNERS", "TO_CORNERS", "Layout", "Target", "has_targets", "of_kind", "one_size"]
 
 TARGETS = (BoundingBoxes, KeyPoints, Mask)
+ENTRIES = (torch.Tensor, tuple, MutableSequence)  # what may have a row for each box
 
 PER_IMAGE = frozenset({"image_id", "size", "orig_size", "image_size", "original_size", "canvas_size"})
 
@@ -72,19 +73,19 @@ class Target:
 class Layout:
     """Where things lie in a batch."""
 
-    entries: dict[Path, Any]  # its tensors, lists and tuples
+    entries: dict[Path, Any]  # its tensors, lists and tuples, outer before inner
     images: frozenset[Path]
     above: frozenset[Path]  # the containers that lead to the images
     samples: int
     alone: bool  # it is one image, not a batch or a list of them
 
     @classmethod
-    def of(cls, batch: Any, images: Mapping[Path, torch.Tensor] | None = None) -> Layout | None:
+    def of(cls, tree: Tree, images: Mapping[Path, torch.Tensor] | None = None) -> Layout | None:
         """None if the batch has no targets; ``images`` are found by torchvision's rule if they are not known."""
-        entries = dict(_walk(batch))
-        if not any(isinstance(entry, TARGETS) for entry in entries.values()):
+        if not has_targets(tree):
             return None
-        images = find_images(batch) if images is None else images
+        entries = {path: value for path, value in tree.walk() if isinstance(value, ENTRIES)}
+        images = find_images(tree) if images is None else images
         first, image = next(iter(images.items()))
         single = is_single(image)
         listed = single and len(first) > 1 and isinstance(first[-1], int)
@@ -136,27 +137,9 @@ class Layout:
         return fields
 
 
-def has_targets(batch: Any) -> bool:
-    """Whether there are boxes, masks or keypoints in it."""
-    return any(isinstance(tensor, TARGETS) for tensor in movables(batch))
-
-
-def _walk(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """The tensors, lists and tuples of a batch, outer before inner."""
-    if isinstance(value, torch.Tensor | tuple | MutableSequence):
-        yield path, value
-    if not isinstance(value, torch.Tensor):
-        for key, child in children_of(value) or ():
-            yield from _walk(child, (*path, key))
-
-
-def retyped(tensor: torch.Tensor, like: torch.Tensor, **known: Any) -> torch.Tensor:
-    """``tensor`` with the type of ``like`` and what that knows beside its values; any shape, unlike torchvision's."""
-    if type(like) is torch.Tensor:
-        return tensor
-    typed: torch.Tensor = tensor.as_subclass(type(like))
-    vars(typed).update(vars(like) | known)
-    return typed
+def has_targets(tree: Tree) -> bool:
+    """Whether a batch holds boxes, masks or keypoints."""
+    return any(isinstance(leaf, TARGETS) for leaf in tree.leaves.values())
 
 
 def of_kind(kind: type, targets: Sequence[Target]) -> list[Target]:
@@ -172,7 +155,3 @@ def one_size(sizes: torch.Tensor, what: str) -> tuple[int, int]:
             "or resize the images to one, or give a list of targets"
         )
     return int(sizes[0, 0]), int(sizes[0, 1])
-
-
-def name_of(path: Path) -> str:
-    return f"batch{''.join(f'[{key!r}]' for key in path)}"

@@ -1,65 +1,64 @@
-"""The planes of masks move as their images do."""
+"""Masks follow their images: each plane of a mask is resampled or warped as the image is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from torchvision.tv_tensors import Mask
 
+from fastload import kernels
 from fastload.structure.ragged import Ragged
-from fastload.structure.tree import Path, map_movable
-from fastload.targets.layout import Layout, Target, of_kind, one_size, retyped
+from fastload.structure.tree import Path, Tree, retyped
+from fastload.targets.layout import Layout, Target, of_kind, one_size
 
-__all__ = ["map_masks", "resample_masks"]
+__all__ = ["map_masks", "resample_masks", "warp_masks"]
 
 
 def map_masks(
-    batch: Any,
+    tree: Tree,
     function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     images: Mapping[Path, torch.Tensor] | None = None,
-) -> Any:
-    """``batch`` with its masks moved by ``function(planes, rows)``.
+) -> Tree:
+    """A flattened batch with its masks moved by ``function(planes, rows)``.
 
+    >>> from fastload.structure.tree import tree_flatten
     >>> batch = torch.zeros(2, 3, 4, 4), Mask(torch.arange(32).view(2, 4, 4))
-    >>> map_masks(batch, lambda planes, rows: planes[..., :1, :1])[1]
+    >>> map_masks(tree_flatten(batch), lambda planes, rows: planes[..., :1, :1]).leaves[(1,)]
     Mask([[[ 0]],
     <BLANKLINE>
           [[16]]])
 
-    ``planes``: uint8 (M, B, H, W), the masks of one tensor, their values as B bytes each, so that a kernel that takes
-    the nearest pixel of uint8 images moves masks of any dtype; what it fills with 0 is 0 then. ``rows``: int64 (M,) on
-    the CPU, the image to which each mask belongs. The result is of the same kind: (M, B, any height, any width).
-    ``images``: those of ``batch``, by their paths; by default those that ``find_images`` finds.
+    ``planes``: uint8 (M, B, H, W), the masks of one tensor, each value as its B bytes. So a kernel that takes the
+    nearest pixel of uint8 images moves masks of any dtype; what it fills with 0 is 0 in every dtype. ``rows``: int64
+    (M,) on the CPU, the image of each mask. The result has the shape (M, B, any height, any width). ``images``: those
+    of the batch, by their paths; by default those that ``find_images`` finds.
     """
-    layout = Layout.of(batch, images)
+    layout = Layout.of(tree, images)
     if layout is None:
-        return batch
-    moved = {target.path: _moved(target, layout.samples, function) for target in of_kind(Mask, list(layout.targets()))}
-    return map_movable(lambda leaf, path: moved.get(path, leaf), batch)
+        return tree
+    masks = of_kind(Mask, list(layout.targets()))
+    return tree.replaced({mask.path: _moved(mask, layout.samples, function) for mask in masks})
 
 
 def resample_masks(
-    batch: Any,
+    tree: Tree,
     windows: torch.Tensor,
     size: tuple[int, int] | torch.Tensor,
-    resample: Callable[..., Any],
     images: Mapping[Path, torch.Tensor] | None = None,
-) -> Any:
-    """``batch`` with its masks cut, resized and mirrored as their images are, to the nearest pixel.
+) -> Tree:
+    """A flattened batch with its masks cropped, resized and mirrored as their images are, to the nearest pixel.
 
-    >>> from fastload import kernels
+    >>> from fastload.structure.tree import tree_flatten
     >>> batch = torch.zeros(1, 3, 2, 2), Mask(torch.tensor([[[1, 2], [3, 4]]]))
     >>> mirror = torch.tensor([[0, 0, 2, 2, 2, 2, 0, 0, 0, 1]], dtype=torch.int32)
-    >>> resample_masks(batch, mirror, (2, 2), kernels.resample)[1].tolist()
+    >>> resample_masks(tree_flatten(batch), mirror, (2, 2)).leaves[(1,)].tolist()
     [[[2, 1], [4, 3]]]
 
     Args:
-        batch: with ``Mask``s of any dtype, which were on the images' device before.
-        windows: int32 (N, 10), of the images, as :func:`fastload.kernels.resample` takes them.
-        size: of the images, as that takes it.
-        resample: that function.
+        tree: with masks of any dtype, on the images' device.
+        windows: int32 (N, 10), those of the images, as :func:`fastload.kernels.resample` takes them.
+        size: that of the images, as the same function takes it.
         images: as :func:`map_masks` takes them.
 
     Raises:
@@ -68,10 +67,16 @@ def resample_masks(
 
     def move(planes: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         out = one_size(size[rows], "masks") if isinstance(size, torch.Tensor) else size
-        moved: torch.Tensor = resample(Ragged.of(planes), windows[rows], out, interpolation="nearest")[0]
+        moved, _ = kernels.resample(Ragged.of(planes), windows[rows], out, interpolation="nearest")
+        assert isinstance(moved, torch.Tensor)  # of one size
         return moved
 
-    return map_masks(batch, move, images)
+    return map_masks(tree, move, images)
+
+
+def warp_masks(tree: Tree, warp: torch.Tensor, images: Mapping[Path, torch.Tensor] | None = None) -> Tree:
+    """A flattened batch with its masks warped as their images are: float32 (N, 6), as ``kernels.warp`` takes it."""
+    return map_masks(tree, lambda planes, rows: kernels.warp(planes, warp[rows], dtype=torch.uint8), images)
 
 
 def _moved(

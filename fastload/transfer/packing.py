@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, strided
 from torchvision.tv_tensors import TVTensor
 
-from fastload.targets.layout import retyped
-from fastload.transfer.pinned import Move
+from fastload.structure.tree import retyped
+from fastload.transfer.pinned import HostCopy
 
 try:  # a sixth of the time that the public way takes
     from torch._C._dynamo.guards import _reinterpret_tensor as _tensor_over  # type: ignore[attr-defined]
@@ -64,17 +64,17 @@ Numbered = tuple[int, Tensor]
 class PackedBlock:
     """Tensors in one block, each from a multiple of ``ALIGNMENT`` bytes on; those that share bytes go on sharing them.
 
-    >>> from fastload.transfer.pinned import move
-    >>> (arena,) = plan_copies([torch.arange(3), "name", torch.ones(2)])
-    >>> block = torch.empty(arena.size, dtype=torch.uint8)
-    >>> move(arena.moves(block.data_ptr()))
-    >>> arena.tensors(block)
+    >>> from fastload.transfer.pinned import memcpy
+    >>> (packed,) = plan_copies([torch.arange(3), "name", torch.ones(2)])
+    >>> block = torch.empty(packed.size, dtype=torch.uint8)
+    >>> memcpy(packed.host_copies(block.data_ptr()))
+    >>> packed.tensors(block)
     [(0, tensor([0, 1, 2])), (2, tensor([1., 1.]))]
     """
 
     def __init__(self) -> None:
         self.size = 0
-        self._spans: list[Move] = []  # to which byte of the block, from which address, how many bytes
+        self._spans: list[HostCopy] = []  # to which byte of the block, from which address, how many bytes
         self._members: list[tuple[int, Tensor, int]] = []  # a tensor's number, itself, and its first byte
 
     def add(self, address: int, size: int, members: Sequence[Numbered]) -> None:
@@ -85,7 +85,7 @@ class PackedBlock:
             self._members.append((number, tensor, start + tensor.data_ptr() - address))
         self.size = start + size + -size % ALIGNMENT
 
-    def moves(self, address: int) -> list[Move]:
+    def host_copies(self, address: int) -> list[HostCopy]:
         """What to copy to fill a block at ``address`` on the host."""
         return [(address + start, source, size) for start, source, size in self._spans]
 

@@ -1,60 +1,110 @@
-"""Copies into pinned memory, the large ones made by several threads."""
+"""Pinned memory to copy through: the pool of blocks, and the threads that fill them."""
 
 from __future__ import annotations
 
 import ctypes
+from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
-from fastload.environment import cores
+import torch
 
-__all__ = ["Move", "copy_threads", "move"]
+from fastload.environment import cores
+from fastload.streams import Fence
+
+__all__ = ["HostCopy", "StagingPool", "copy_threads", "memcpy"]
 
 THREADS = 8
 PIECE = 4 * 2**20  # bytes, at least, for a thread
 SHORT = 64 * 2**10  # bytes that are copied sooner than the interpreter's lock has been given away and got back
 
-Move = tuple[int, int, int]  # to which address, from which, and how many bytes
+HostCopy = tuple[int, int, int]  # to which address, from which, and how many bytes
 
-_move_keeping_the_lock = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(
-    ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0
-)
+
+class StagingPool:
+    """At most ``MOST`` pinned blocks, each as large as was needed; used again once the device has read it.
+
+    >>> from fastload.streams import DoneFence
+    >>> pool = StagingPool()
+    >>> block = pool.acquire(100)
+    >>> pool.release(block, DoneFence())
+    >>> pool.acquire(80) is block
+    True
+
+    Without an accelerator the memory is not pinned. One thread may acquire a block and another release it. Who
+    acquires several before releasing the first gets more than ``MOST``.
+    """
+
+    # One that the device reads, one that the host fills: copies of one stream go one after the other.
+    MOST = 2
+
+    # Bytes, at least, and sizes are powers of two: batches that differ a little share a block.
+    LEAST = 2**16
+
+    def __init__(self) -> None:
+        self.threads = copy_threads()
+        self._blocks: deque[tuple[torch.Tensor, Fence]] = deque()  # each with what to wait for before it is used again
+
+    def acquire(self, size: int) -> torch.Tensor:
+        """A block of ``size`` bytes or more, uint8 (bytes,); waits for the device if all are being read."""
+        if self._blocks and (len(self._blocks) >= self.MOST or self._blocks[0][1].passed()):
+            block, read = self._blocks.popleft()
+            read.wait()
+            if len(block) >= size:
+                return block
+            del block  # before a larger one is taken
+        size = max(self.LEAST, 1 << (size - 1).bit_length())
+        return torch.empty(size, dtype=torch.uint8, pin_memory=torch.accelerator.is_available())
+
+    def release(self, block: torch.Tensor, read: Fence) -> None:
+        """``block`` may be used again once the device has passed ``read``."""
+        self._blocks.append((block, read))
+
+    def close(self) -> None:
+        """End the threads and drop all blocks; PyTorch reuses their memory once the device has read it."""
+        self.threads.shutdown()
+        self._blocks.clear()
 
 
 def copy_threads() -> ThreadPoolExecutor:
-    """Threads for :func:`move`, begun when they are needed first."""
-    return ThreadPoolExecutor(min(THREADS, cores()), thread_name_prefix="fastload-move")
+    """Threads for :func:`memcpy`; each starts when it is first needed."""
+    return ThreadPoolExecutor(min(THREADS, cores()), thread_name_prefix="fastload-memcpy")
 
 
-def move(moves: Iterable[Move], pool: ThreadPoolExecutor | None = None) -> None:
-    """Copy bytes from place to place on the host, many of them by the threads of ``pool``, or by some of its own.
+def memcpy(copies: Iterable[HostCopy], threads: ThreadPoolExecutor | None = None) -> None:
+    """Copy bytes from place to place on the host; large copies are split over ``threads``, or over some of its own.
 
     >>> import torch
     >>> source, target = torch.arange(3), torch.zeros(3, dtype=torch.int64)
-    >>> move([(target.data_ptr(), source.data_ptr(), source.nbytes)])
+    >>> memcpy([(target.data_ptr(), source.data_ptr(), source.nbytes)])
     >>> target
     tensor([0, 1, 2])
     """
     long = []
-    for one in moves:
+    for one in copies:
         if one[2] < SHORT:
-            _move_keeping_the_lock(*one)
+            _memmove_keeping_the_lock(*one)
         else:
             long.append(one)
     total = sum(size for _, _, size in long)
-    threads = max(1, min(THREADS, cores(), total // PIECE))
-    pieces = _pieces(long, -(-total // threads))
-    if threads == 1:
+    count = max(1, min(THREADS, cores(), total // PIECE))
+    pieces = _pieces(long, -(-total // count))
+    if count == 1:
         for piece in pieces:
             ctypes.memmove(*piece)
         return
-    with copy_threads() if pool is None else nullcontext(pool) as threads_for_it:
-        list(threads_for_it.map(lambda piece: ctypes.memmove(*piece), pieces))
+    with copy_threads() if threads is None else nullcontext(threads) as pool:
+        list(pool.map(lambda piece: ctypes.memmove(*piece), pieces))
 
 
-def _pieces(moves: Iterable[Move], most: int) -> Iterator[Move]:
-    """The same in pieces of so many bytes at most."""
-    for target, source, size in moves:
+_memmove_keeping_the_lock = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(
+    ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0
+)
+
+
+def _pieces(copies: Iterable[HostCopy], most: int) -> Iterator[HostCopy]:
+    """The same copies in pieces of at most so many bytes."""
+    for target, source, size in copies:
         for start in range(0, size, most):
             yield target + start, source + start, min(most, size - start)

@@ -14,15 +14,9 @@ import torch
 
 import fastload as fl
 from fastload import loader, streams
-from fastload.prefetch import channel, static
-from fastload.prefetch import fetcher as fetching
-from fastload.prefetch import iterator as prefetch
-from fastload.prefetch import preparer as preparation
-from fastload.prefetch import slots as room
+from fastload.prefetch import channel, item, iterator, preparer, slots, stage, static
 from fastload.structure.tree import map_movable
-from fastload.transfer import packing as arena
-from fastload.transfer import staging as ring
-from fastload.transfer import transfer
+from fastload.transfer import packing, pinned, transfer
 from tests.adversary.device import DEVICE, Device, DeviceTensor, Point, Stream
 from tests.adversary.schedule import Abandoned, Host, Schedule, Threading, one_core
 
@@ -90,7 +84,7 @@ STRUCTURES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
 PLAIN = ("tensor", "pair", "dict")  # in which there is nothing but tensors
 
 # Bytes from which a tensor has a block of its own: with 2 samples or more, none has, or the images, or all.
-SMALL = (arena.SMALL, 32, 1)
+SMALL = (packing.SMALL, 32, 1)
 
 STATIC = (None, fl.Static(), fl.Static("drop"), fl.Static("pad"))
 
@@ -550,7 +544,7 @@ def _check_that_all_is_free(device: Device) -> None:
         raise Finding(f"{len(taken)} blocks are taken when all is done")
 
 
-MODULES = (arena, channel, fetching, loader, prefetch, preparation, ring, room, static, streams, transfer)
+MODULES = (packing, channel, item, stage, loader, iterator, preparer, pinned, slots, static, streams, transfer)
 PREEMPTED = [module.__file__ for module in MODULES]
 
 
@@ -566,16 +560,16 @@ def simulated(device: Device, small: int) -> Iterator[None]:
             mock.patch.object(torch.accelerator, "current_accelerator", _answering(DEVICE)),
             mock.patch.object(torch.accelerator, "current_device_index", _answering(DEVICE.index)),
             mock.patch.object(torch.accelerator, "is_available", _answering(True)),
-            mock.patch.object(arena, "_tensor_over", torch.Tensor.as_strided),
-            mock.patch.object(arena, "SMALL", small),
-            mock.patch.object(ring.StagingPool, "LEAST", 1),
+            mock.patch.object(packing, "_tensor_over", torch.Tensor.as_strided),
+            mock.patch.object(packing, "SMALL", small),
+            mock.patch.object(pinned.StagingPool, "LEAST", 1),
             mock.patch.object(
-                transfer, "is_plain", lambda value: isinstance(value, DeviceTensor) or arena.is_plain(value)
+                transfer, "is_plain", lambda value: isinstance(value, DeviceTensor) or packing.is_plain(value)
             ),
-            mock.patch.object(prefetch, "threading", threading),
+            mock.patch.object(iterator, "threading", threading),
             mock.patch.object(channel, "SimpleQueue", threading.SimpleQueue),
-            mock.patch.object(room, "SimpleQueue", threading.SimpleQueue),
-            mock.patch.object(prefetch.PrefetchIterator, "__hash__", lambda one_pass: hash(one_pass.thread)),
+            mock.patch.object(slots, "SimpleQueue", threading.SimpleQueue),
+            mock.patch.object(iterator.PrefetchIterator, "__hash__", lambda one_pass: hash(one_pass.thread)),
         ):
             yield
     finally:

@@ -14,11 +14,8 @@ from hypothesis import strategies as st
 
 import fastload as fl
 from fastload import streams
-from fastload.prefetch import preparer as preparation
-from fastload.prefetch import slots as room
-from fastload.prefetch import static
-from fastload.transfer import staging as ring
-from fastload.transfer import transfer
+from fastload.prefetch import preparer, slots, static
+from fastload.transfer import pinned, transfer
 from tests.adversary.program import Finding, Habit, PassPlan, Program, add_in_place, play
 from tests.adversary.soak import drawn
 from tests.batches import ClassicPrefetcher
@@ -88,16 +85,15 @@ class Faults:
 
     @staticmethod
     def event_is_recorded_before_the_work(monkeypatch):
-        prepare = preparation.Preparer.__call__
+        prepare = preparer.Preparer.__call__
 
-        def early(self, *batch):
+        def early(self, item):
             ready = self.side.prepared()
-            arrival = prepare(self, *batch)
-            if arrival is not None:
-                arrival.ready = ready
-            return arrival
+            is_left = prepare(self, item)
+            item.ready = ready
+            return is_left
 
-        monkeypatch.setattr(preparation.Preparer, "__call__", early)
+        monkeypatch.setattr(preparer.Preparer, "__call__", early)
 
     @staticmethod
     def side_stream_does_not_follow(monkeypatch):
@@ -109,15 +105,15 @@ class Faults:
 
     @staticmethod
     def loader_is_asked_before_the_copy_is_done(monkeypatch):
-        prepare = preparation.Preparer.__call__
+        prepare = preparer.Preparer.__call__
 
-        def unawaited(self, *batch):
-            arrival = prepare(self, *batch)
-            if arrival is not None:
-                arrival.ready.wait = lambda: None
-            return arrival
+        def unawaited(self, item):
+            is_left = prepare(self, item)
+            if is_left:
+                item.ready.wait = lambda: None
+            return is_left
 
-        monkeypatch.setattr(preparation.Preparer, "__call__", unawaited)
+        monkeypatch.setattr(preparer.Preparer, "__call__", unawaited)
 
     @staticmethod
     def place_is_free_at_once(monkeypatch):
@@ -130,35 +126,35 @@ class Faults:
 
     @staticmethod
     def one_place_too_many(monkeypatch):
-        build = room.SlotPool.__init__
-        monkeypatch.setattr(room.SlotPool, "__init__", lambda room, depth, static=None: build(room, depth + 1, static))
+        build = slots.SlotPool.__init__
+        monkeypatch.setattr(slots.SlotPool, "__init__", lambda pool, depth, static=None: build(pool, depth + 1, static))
 
     @staticmethod
     def places_are_forgotten_between_passes(monkeypatch):
-        reopen = room.SlotPool.reopen
+        reopen = slots.SlotPool.reopen
 
-        def forgetful(room):
-            room._in_hand.clear()
-            reopen(room)
+        def forgetful(pool):
+            pool._in_hand.clear()
+            reopen(pool)
 
-        monkeypatch.setattr(room.SlotPool, "reopen", forgetful)
+        monkeypatch.setattr(slots.SlotPool, "reopen", forgetful)
 
     @staticmethod
     def pinned_block_is_lent_again_at_once(monkeypatch):
-        take_back = ring.StagingPool.take_back
+        release = pinned.StagingPool.release
         monkeypatch.setattr(
-            ring.StagingPool, "take_back", lambda it, block, _: take_back(it, block, streams.DoneFence())
+            pinned.StagingPool, "release", lambda pool, block, _: release(pool, block, streams.DoneFence())
         )
 
     @staticmethod
     def pinned_block_is_taken_back_with_a_point_before_the_copy(monkeypatch):
-        copy_through = transfer._copy_through
+        copy_staged = transfer._copy_staged
 
-        def early(ring, staged, side):
+        def early(pool, staged, side):
             before = side.prepared()
-            copy_through(ring, staged, SimpleNamespace(prepared=lambda: before))
+            copy_staged(pool, staged, SimpleNamespace(prepared=lambda: before))
 
-        monkeypatch.setattr(transfer, "_copy_through", early)
+        monkeypatch.setattr(transfer, "_copy_staged", early)
 
     @staticmethod
     def slot_is_poisoned_on_the_stream_of_the_next_batch(monkeypatch):
@@ -170,9 +166,9 @@ class Faults:
 
     @staticmethod
     def slot_is_poisoned_after_its_place_is_given_back(monkeypatch):
-        poison = static.Slot.poison
+        poison = static.FixedBuffer.poison
         consumed = streams.SideStream.consumed
-        held: list[static.Slot] = []
+        held: list[static.FixedBuffer] = []
 
         def hold(slot):
             held.append(slot)
@@ -183,23 +179,23 @@ class Faults:
                 poison(held.pop())
             return point
 
-        monkeypatch.setattr(static.Slot, "poison", hold)
+        monkeypatch.setattr(static.FixedBuffer, "poison", hold)
         monkeypatch.setattr(streams.SideStream, "consumed", later)
 
     @staticmethod
     def batches_share_a_slot(monkeypatch):
-        build = room.SlotPool.__init__
+        build = slots.SlotPool.__init__
 
-        def shared(room, depth, static=None):
-            build(room, depth, static)
-            for place in room._places[1:]:
-                place.slot = room._places[0].slot
+        def shared(pool, depth, static=None):
+            build(pool, depth, static)
+            for slot in pool._slots[1:]:
+                slot.buffer = pool._slots[0].buffer
 
-        monkeypatch.setattr(room.SlotPool, "__init__", shared)
+        monkeypatch.setattr(slots.SlotPool, "__init__", shared)
 
     @staticmethod
     def close_wakes_nobody(monkeypatch):
-        monkeypatch.setattr(room.SlotPool, "close", lambda room: setattr(room, "closed", True))
+        monkeypatch.setattr(slots.SlotPool, "close", lambda pool: setattr(pool, "closed", True))
 
     @staticmethod
     def consumer_waits_for_the_device(monkeypatch):

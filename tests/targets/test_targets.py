@@ -13,7 +13,7 @@ from torchvision.transforms.v2 import functional as F
 from torchvision.transforms.v2.functional._geometry import _get_inverse_affine_matrix
 from torchvision.tv_tensors import BoundingBoxes, KeyPoints, Mask
 
-from fastload import kernels
+from fastload.structure.tree import tensors, tree_flatten, tree_unflatten
 from fastload.targets.boxes import Targets, matrices_of
 from fastload.targets.masks import map_masks, resample_masks
 
@@ -24,6 +24,18 @@ CASES = settings(max_examples=500, deadline=None)
 sides = st.integers(1, 40)
 seeds = st.integers(0, 2**31)
 sizes = st.tuples(sides, sides)
+
+
+def targets_of(batch):
+    return Targets.of(tree_flatten(batch))
+
+
+def moved_batch(targets, batch):
+    return tree_unflatten(targets.replaced(tree_flatten(batch)))
+
+
+def with_masks(function, batch, *parameters):
+    return tree_unflatten(function(tree_flatten(batch), *parameters))
 
 
 @dataclass
@@ -114,7 +126,7 @@ def rounding(*tensors):
 
 def check_boxes(step, boxes, atol=None):
     batch = torch.zeros(1, 3, *step.old), [{"boxes": boxes, "labels": torch.arange(len(boxes))}]
-    target = step.follow(Targets.of(batch)).replaced(batch)[1][0]
+    target = moved_batch(step.follow(targets_of(batch)), batch)[1][0]
     moved, labels = target["boxes"], target["labels"]
     expected = step.run(boxes)
     if step.name in ("resize", "horizontal_flip", "vertical_flip"):  # torchvision clips where it crops and turns
@@ -174,7 +186,7 @@ def test_keypoints_are_torchvisions_also_outside_of_the_canvas(step, shape, dtyp
     numbers = torch.rand(shape, generator=torch.Generator().manual_seed(seed)) * 120 - 40
     points = KeyPoints(numbers.to(dtype), canvas_size=step.old)
     batch = torch.zeros(1, 3, *step.old), [points]
-    moved = step.follow(Targets.of(batch)).replaced(batch)[1][0]
+    moved = moved_batch(step.follow(targets_of(batch)), batch)[1][0]
     expected = step.run(points)
     assert type(moved) is KeyPoints
     assert (moved.dtype, moved.shape, moved.canvas_size) == (dtype, expected.shape, step.new)
@@ -197,7 +209,7 @@ def test_masks_are_torchvisions(step, leading, dtype, seed):
     values = torch.randint(0, 1000, (*leading, *step.old), generator=torch.Generator().manual_seed(seed))
     mask = Mask(values.to(dtype))
     batch = [torch.zeros(3, *step.old)], [{"masks": mask}]
-    moved = resample_masks(batch, step.window, step.new, kernels.resample)[1][0]["masks"]
+    moved = with_masks(resample_masks, batch, step.window, step.new)[1][0]["masks"]
     expected = step.run(mask)
     assert type(moved) is Mask
     assert moved.dtype == dtype
@@ -222,7 +234,9 @@ def test_matrices_of_windows_are_their_steps_one_after_another(size, box, virtua
     for flipped, flip in zip(flips, (F.vertical_flip, F.horizontal_flip), strict=True):
         expected = flip(expected) if flipped else expected
     batch = torch.zeros(1, 3, *size), [points]
-    moved = Targets.of(batch).follow(matrices, torch.tensor([size]), new_sizes, window[:, 8:].bool()).replaced(batch)
+    moved = moved_batch(
+        targets_of(batch).follow(matrices, torch.tensor([size]), new_sizes, window[:, 8:].bool()), batch
+    )
     torch.testing.assert_close(
         moved[1][0].as_subclass(torch.Tensor), expected.as_subclass(torch.Tensor), atol=rounding(matrices) * 20, rtol=0
     )
@@ -236,7 +250,7 @@ def test_steps_in_turn_are_torchvisions_whatever_their_order():
     box, new = (3, 4, 20, 25), (17, 50)
     flip = by_window("flip", size, size, [0, 0, *size, *size, 0, 0, 0, 1], F.horizontal_flip)
     crop = by_window("crop", size, new, [*box, *new, 0, 0, 0, 0], lambda x: F.resized_crop(x, *box, list(new)))
-    target = crop.follow(flip.follow(Targets.of(batch))).replaced(batch)[1][0]
+    target = moved_batch(crop.follow(flip.follow(targets_of(batch))), batch)[1][0]
     for key in ("boxes", "points"):
         expected = crop.run(flip.run(batch[1][0][key])).as_subclass(torch.Tensor)[target["labels"]]
         torch.testing.assert_close(target[key].as_subclass(torch.Tensor), expected)
@@ -302,7 +316,7 @@ LAYOUTS = {
 def test_each_image_keeps_its_own(layout):
     images = [torch.zeros(3, *size) for size in SIZES]
     batch = LAYOUTS[layout](images, [fields(0), fields(1)])
-    replaced = left_half(Targets.of(batch)).replaced(batch)
+    replaced = moved_batch(left_half(targets_of(batch)), batch)
     assert type(replaced) is type(batch)
     boxes, labels = found(replaced, BoundingBoxes), [each for each in found(replaced, torch.Tensor) if each.ndim == 1]
     assert [each.tolist() for each in boxes] == [[[0, 0, 5, 5]]] * 2
@@ -312,8 +326,6 @@ def test_each_image_keeps_its_own(layout):
 
 
 def found(batch, kind):
-    from fastload.structure.tree import tensors  # noqa: PLC0415
-
     return [tensor for tensor in tensors(batch).values() if type(tensor) is kind]
 
 
@@ -333,7 +345,7 @@ def test_every_field_of_a_row_a_box_loses_the_rows_of_dropped_boxes():
         "orig_size": torch.tensor([1, 2, 3]),
     }
     batch = [torch.zeros(3, *SIZES[0])], [target]
-    kept = left_half(Targets.of(batch), SIZES[:1]).replaced(batch)[1][0]
+    kept = moved_batch(left_half(targets_of(batch), SIZES[:1]), batch)[1][0]
     assert kept["labels"].tolist() == [10]
     assert kept["masks"].shape == (1, 20, 30)
     assert type(kept["masks"]) is Mask
@@ -351,7 +363,7 @@ def test_every_field_of_a_row_a_box_loses_the_rows_of_dropped_boxes():
 def test_an_image_that_loses_its_only_box_keeps_what_is_its_own():
     boxes = BoundingBoxes([[15, 0, 18, 5]], format="XYXY", canvas_size=SIZES[0])
     batch = [torch.zeros(3, *SIZES[0])], [{"boxes": boxes, "labels": torch.ones(1), "image_id": torch.tensor([4])}]
-    target = left_half(Targets.of(batch), SIZES[:1]).replaced(batch)[1][0]
+    target = moved_batch(left_half(targets_of(batch), SIZES[:1]), batch)[1][0]
     assert target["boxes"].shape == (0, 4)
     assert target["labels"].shape == (0,)
     assert target["image_id"].tolist() == [4]
@@ -360,7 +372,7 @@ def test_an_image_that_loses_its_only_box_keeps_what_is_its_own():
 def test_a_single_image_owns_all_and_keeps_its_channels():
     image, (boxes, labels) = torch.zeros(3, *SIZES[0]), fields(0)
     for batch in ((image, {"boxes": boxes, "labels": labels}), (image, boxes, labels)):
-        replaced = left_half(Targets.of(batch), SIZES[:1]).replaced(batch)
+        replaced = moved_batch(left_half(targets_of(batch), SIZES[:1]), batch)
         assert replaced[0] is image
         assert len(found(replaced, BoundingBoxes)[0]) == 1
         assert [each.tolist() for each in found(replaced, torch.Tensor)[1:]] == [[10]]
@@ -372,7 +384,7 @@ def test_batched_boxes_keep_their_rows():
         several = torch.stack([boxes, boxes])
     points = KeyPoints(torch.ones(2, 3, 2), canvas_size=SIZES[0])
     batch = torch.zeros(2, 3, *SIZES[0]), {"box": boxes, "several": several, "points": points, "labels": torch.ones(2)}
-    moved = left_half(Targets.of(batch), SIZES[:1] * 2).replaced(batch)[1]
+    moved = moved_batch(left_half(targets_of(batch), SIZES[:1] * 2), batch)[1]
     assert moved["box"].tolist() == [[0, 0, 5, 5], [10, 0, 0, 5]]
     assert moved["several"].tolist() == [[[0, 0, 5, 5], [10, 0, 0, 5]]] * 2
     assert {moved[name].canvas_size for name in ("box", "several", "points")} == {(20, 10)}
@@ -385,7 +397,7 @@ def test_batched_masks_follow_their_own_images(shape):
     batch = torch.zeros(2, 3, 20, 30), mask
     windows = torch.tensor([[0, 0, 20, 30, 20, 30, 0, 0, 0, flip] for flip in (0, 1)], dtype=torch.int32)
     for size in ((20, 30), torch.tensor([[20, 30]] * 2)):
-        moved = resample_masks(batch, windows, size, kernels.resample)[1]
+        moved = with_masks(resample_masks, batch, windows, size)[1]
         assert moved[0].tolist() == mask[0].tolist()
         assert moved[1].tolist() == mask[1].flip(-1).tolist()
 
@@ -399,7 +411,7 @@ def test_masks_are_warped_byte_by_byte(dtype):
     def warp(planes, rows):
         return torch.stack([F.rotate(plane, angles[row]) for plane, row in zip(planes, rows, strict=True)])
 
-    moved = map_masks(batch, warp)[1]
+    moved = with_masks(map_masks, batch, warp)[1]
     for mask, angle, target in zip(masks, angles, moved, strict=True):
         expected = F.rotate(mask, angle) if len(mask) else mask
         assert torch.equal(target["masks"], expected.as_subclass(torch.Tensor))
@@ -414,14 +426,14 @@ def test_a_box_that_was_cut_away_stays_away():
     batch = [torch.zeros(3, *SIZES[0])], [{"boxes": boxes}]
     turn = torch.tensor([[[0.8, -0.6, 3], [0.6, 0.8, 3]]], dtype=torch.float64)
     size = torch.tensor([[20, 10]])
-    turned = left_half(Targets.of(batch), SIZES[:1]).follow(turn, size, size).replaced(batch)
+    turned = moved_batch(left_half(targets_of(batch), SIZES[:1]).follow(turn, size, size), batch)
     assert turned[1][0]["boxes"].shape == (0, 4)
 
 
 def test_boxes_without_clamping_mode_are_not_clipped():
     boxes = BoundingBoxes([[5.0, 0, 20, 5], [15.0, 0, 18, 5]], format="XYXY", canvas_size=SIZES[0], clamping_mode=None)
     batch = [torch.zeros(3, *SIZES[0])], [{"boxes": boxes}]
-    moved = left_half(Targets.of(batch), SIZES[:1]).replaced(batch)[1][0]["boxes"]
+    moved = moved_batch(left_half(targets_of(batch), SIZES[:1]), batch)[1][0]["boxes"]
     assert moved.tolist() == boxes.tolist()
     assert moved.clamping_mode is None
 
@@ -429,26 +441,26 @@ def test_boxes_without_clamping_mode_are_not_clipped():
 def test_boxes_that_are_not_numbers_are_dropped():
     boxes = BoundingBoxes([[0, 0, float("nan"), 5], [0, 0, 5, 5]], format="CXCYWH", canvas_size=SIZES[0])
     batch = [torch.zeros(3, *SIZES[0])], [{"boxes": boxes}]
-    assert left_half(Targets.of(batch), SIZES[:1]).replaced(batch)[1][0]["boxes"].shape == (1, 4)
+    assert moved_batch(left_half(targets_of(batch), SIZES[:1]), batch)[1][0]["boxes"].shape == (1, 4)
 
 
 def test_integers_that_are_whole_stay_so():
     boxes = BoundingBoxes([[0, 0, 11, 11]], format="XYXY", canvas_size=(11, 11))
     batch = [torch.zeros(3, 11, 11)], [{"boxes": boxes}]
     matrices = torch.tensor([[[15 / 11, 0, 0], [0, 15 / 11, 0]]], dtype=torch.float64)  # in float64, 14.999999999999998
-    moved = Targets.of(batch).follow(matrices, torch.tensor([[11, 11]]), torch.tensor([[15, 15]])).replaced(batch)
+    moved = moved_batch(targets_of(batch).follow(matrices, torch.tensor([[11, 11]]), torch.tensor([[15, 15]])), batch)
     assert moved[1][0]["boxes"].tolist() == [[0, 0, 15, 15]]
 
 
 def test_a_batch_without_targets_has_none():
     batch = torch.zeros(2, 3, 4, 4), {"boxes": torch.ones(2, 4)}
-    assert Targets.of(batch) is None
-    assert map_masks(batch, None) is batch
+    assert targets_of(batch) is None
+    assert with_masks(map_masks, batch, None) is batch
 
 
 def test_targets_that_followed_nothing_change_nothing():
     batch = [torch.zeros(3, *SIZES[0])], [{"boxes": fields(0)[0]}]
-    assert Targets.of(batch).replaced(batch) is batch
+    assert moved_batch(targets_of(batch), batch) is batch
 
 
 BOXES = fields(0)[0]
@@ -467,7 +479,7 @@ IMAGES = [torch.zeros(3, *size) for size in SIZES]
 )
 def test_what_cannot_follow_is_refused(batch, message):
     with pytest.raises(TypeError, match=message):
-        Targets.of(batch)
+        targets_of(batch)
 
 
 def test_targets_of_other_images_are_refused():
@@ -475,19 +487,19 @@ def test_targets_of_other_images_are_refused():
     with pytest.raises(
         ValueError, match=r"\['masks'\] is for an image of height and width \(40, 26\), and its image is"
     ):
-        left_half(Targets.of(batch))
+        left_half(targets_of(batch))
     with pytest.raises(ValueError, match=r"the batch has 2 images, and needs matrices \(2, 2, 3\).*got \(1, 2, 3\)"):
-        left_half(Targets.of(batch), SIZES[:1])
+        left_half(targets_of(batch), SIZES[:1])
 
 
 def test_a_step_that_does_not_go_on_where_the_last_one_ended_is_refused():
     batch = IMAGES[:1], [{"boxes": BOXES}]
     with pytest.raises(ValueError, match=r"the images are \[\[20, 10\]\] now; got old_sizes \[\[20, 30\]\]"):
-        left_half(left_half(Targets.of(batch), SIZES[:1]), SIZES[:1])
+        left_half(left_half(targets_of(batch), SIZES[:1]), SIZES[:1])
 
 
 def test_a_batch_of_targets_has_one_canvas():
     batch = torch.zeros(2, 3, 20, 30), KeyPoints(torch.ones(2, 2), canvas_size=(20, 30))
-    targets = Targets.of(batch).follow(LEFT.matrices.repeat(2, 1, 1), torch.tensor([[20, 30]] * 2), torch.tensor(SIZES))
+    targets = targets_of(batch).follow(LEFT.matrices.repeat(2, 1, 1), torch.tensor([[20, 30]] * 2), torch.tensor(SIZES))
     with pytest.raises(ValueError, match=r"batch\[1\]: batched targets must come to be of one size; got"):
-        targets.replaced(batch)
+        moved_batch(targets, batch)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fastload.transfer.pinned import PIECE, SHORT, THREADS, move
+from fastload.transfer.pinned import PIECE, SHORT, THREADS, memcpy
 
 SIZES = [0, 1, SHORT - 1, SHORT, PIECE, 2 * PIECE, 3 * PIECE - 1, THREADS * PIECE + 5, 50 * 2**20 + 7]
 
@@ -12,5 +12,5 @@ SIZES = [0, 1, SHORT - 1, SHORT, PIECE, 2 * PIECE, 3 * PIECE - 1, THREADS * PIEC
 def test_a_copy_has_every_byte(size):
     source = torch.randint(0, 256, (size,), dtype=torch.uint8)
     target = torch.zeros_like(source)
-    move([(target.data_ptr(), source.data_ptr(), size)])
+    memcpy([(target.data_ptr(), source.data_ptr(), size)])
     assert torch.equal(target, source)

@@ -1,6 +1,7 @@
 """Batches come through the transfer as they were: values, types, strides, sharing; in few blocks of memory."""
 
 from collections import OrderedDict, namedtuple
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,10 +10,10 @@ from hypothesis import strategies as st
 from torchvision import tv_tensors
 
 from fastload.streams import side_stream
-from fastload.structure.tree import movables
+from fastload.structure.tree import tree_flatten, tree_unflatten
 from fastload.transfer.packing import ALIGNMENT, FEW, SMALL, PackedBlock, plan_copies
-from fastload.transfer.staging import StagingPool
-from fastload.transfer.transfer import Transfer
+from fastload.transfer.pinned import StagingPool
+from fastload.transfer.transfer import Transfer, device_blocks
 
 # On the CPU the blocks are the host's own; how batches are packed and made again does not depend on where they lie.
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -21,12 +22,18 @@ Pair = namedtuple("Pair", "first second")
 
 
 def sent(batch, device):
+    """A batch whose leaves were moved to a device, and the memory that it takes there."""
     device = torch.device(device, 0) if device == "cuda" else torch.device(device)
+    tree = tree_flatten(batch)
     with torch.no_grad():
-        moved = Transfer(side_stream(device), pack=True).send(batch)
+        leaves = Transfer(side_stream(device), pack=True).move(tree.leaves)
     if device.type == "cuda":
         torch.cuda.synchronize()
-    return moved
+    return SimpleNamespace(batch=tree_unflatten(tree.replaced(leaves)), memory=device_blocks(leaves.values()))
+
+
+def movables_of(batch):
+    return list(tree_flatten(batch).movables.values())
 
 
 def plain(tensor):
@@ -174,7 +181,7 @@ def common_bytes(spans):
 def test_any_batch_comes_through_intact(device, batch):
     moved = sent(batch, device).batch
     assert_alike(moved, batch)
-    before, after = movables(batch), movables(moved)
+    before, after = movables_of(batch), movables_of(moved)
     for new, old in zip(after, before, strict=True):
         assert_same(new, old, device)
         if is_dense(old):
@@ -201,7 +208,7 @@ def detection_batch():
 @pytest.mark.parametrize("device", DEVICES)
 def test_whoever_keeps_small_tensors_keeps_no_image(device):
     (images, targets) = sent(detection_batch(), device).batch
-    kept = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in movables(targets)}
+    kept = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in movables_of(targets)}
     assert len(kept) == 1
     assert sum(kept.values()) < SMALL
     assert [image.untyped_storage().nbytes() for image in images] == [image.nbytes for image in images]
@@ -260,8 +267,7 @@ def test_a_few_dense_pinned_tensors_are_not_worth_packing():
 @pytest.mark.gpu
 def test_the_allocator_is_told_of_blocks_not_of_tensors():
     images, targets = detection_batch()
-    moved = Transfer(side_stream(torch.device("cuda", 0))).send((images, targets))
-    assert len(moved.memory) == len(images) + 1
+    assert len(sent((images, targets), "cuda").memory) == len(images) + 1
 
 
 @pytest.mark.gpu
@@ -292,7 +298,8 @@ def test_pinned_blocks_are_filled_again_only_when_the_device_has_read_them():
     before = torch.cuda.host_memory_stats()["allocated_bytes.current"]
     with torch.cuda.stream(side._stream):
         torch.cuda._sleep(200_000_000)
-        moved = [transfer.move((torch.full((5,), n), torch.full((200_000,), n))) for n in range(20)]
+        batches = [{(0,): torch.full((5,), n), (1,): torch.full((200_000,), n)} for n in range(20)]
+        moved = [tuple(transfer.move(leaves).values()) for leaves in batches]
     torch.cuda.synchronize()
     for number, (small, large) in enumerate(moved):
         assert (small == number).all()
@@ -313,32 +320,32 @@ class Reading:
         self.has_read = True
 
 
-def test_a_block_that_is_being_read_is_not_lent_again():
-    ring, reading = StagingPool(), Reading()
-    block = ring.lend(100)
-    ring.take_back(block, reading)
-    assert ring.lend(100) is not block
+def test_a_block_that_is_being_read_is_not_used_again():
+    pool, reading = StagingPool(), Reading()
+    block = pool.acquire(100)
+    pool.release(block, reading)
+    assert pool.acquire(100) is not block
     assert not reading.has_read
     reading.has_read = True
-    assert ring.lend(100) is block
+    assert pool.acquire(100) is block
 
 
-def test_a_ring_has_no_more_blocks_than_it_may():
-    ring, readings, blocks = StagingPool(), [], set()
+def test_a_pool_has_no_more_blocks_than_it_may():
+    pool, readings, blocks = StagingPool(), [], set()
     for _ in range(10):
-        block = ring.lend(100)
+        block = pool.acquire(100)
         blocks.add(block.data_ptr())
         readings.append(Reading())
-        ring.take_back(block, readings[-1])
+        pool.release(block, readings[-1])
         del block
     assert len(blocks) == StagingPool.MOST
     assert [reading.has_read for reading in readings] == [True] * 8 + [False] * 2
 
 
 def test_blocks_grow_to_what_is_needed():
-    ring = StagingPool()
+    pool = StagingPool()
     for size in (10, 100_000, 3, 1_000_000):
-        block = ring.lend(size)
+        block = pool.acquire(size)
         assert len(block) >= size
-        ring.take_back(block, Reading(has_read=True))
-    assert ring.lend(1) is block
+        pool.release(block, Reading(has_read=True))
+    assert pool.acquire(1) is block

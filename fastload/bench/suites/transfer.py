@@ -21,7 +21,7 @@ from fastload.bench.harness.result import Row, ratio_to, row
 from fastload.bench.harness.suite import Plan, Suite
 from fastload.bench.harness.window import synchronize
 from fastload.streams import SideStream, SyncStream, side_stream
-from fastload.structure.tree import map_movable, movables
+from fastload.structure.tree import map_movable, tree_flatten, tree_unflatten
 from fastload.transfer.transfer import Transfer
 
 __all__ = ["SUITE"]
@@ -113,7 +113,13 @@ def _sent(batch: Any, device: torch.device) -> Any:
 
 
 def _fastload(side: SideStream | SyncStream) -> Send:
-    return Transfer(side, pack=True).move
+    transfer = Transfer(side, pack=True)
+
+    def send(batch: Any) -> Any:
+        tree = tree_flatten(batch)
+        return tree_unflatten(tree.replaced(transfer.move(tree.leaves)))
+
+    return send
 
 
 SUBJECTS = {"per_tensor": _per_tensor, "fastload": _fastload}
@@ -136,7 +142,7 @@ def _measure(plan: Plan, variant: str, side: SideStream | SyncStream) -> list[Ro
     sends = {name: SUBJECTS[name](side) for name in SUBJECTS if name in plan.subjects}
     for name in plan.track(list(sends), "checking"):
         _check(name, sends[name], batches)
-    bytes_to_move = sum(tensor.nbytes for tensor in movables(batches[0]))
+    bytes_to_move = sum(tensor.nbytes for tensor in tree_flatten(batches[0]).movables.values())
     one_copy = _one_copy(bytes_to_move, plan.device)
     times: dict[str, list[tuple[float, float]]] = defaultdict(list)
     floor = []
@@ -165,7 +171,7 @@ def _check(name: str, send: Send, batches: list[Any]) -> None:
     """Compare after all have been sent, so that one which a later one overwrote is found."""
     sent = [send(batch) for batch in batches]
     for moved, batch in zip(sent, batches, strict=True):
-        for new, old in zip(movables(moved), movables(batch), strict=True):
+        for new, old in zip(tree_flatten(moved).movables.values(), tree_flatten(batch).movables.values(), strict=True):
             if (new.dtype, new.stride()) != (old.dtype, old.stride()) or not torch.equal(new.cpu(), old):
                 raise WrongValuesError(f"{name} is wrong: a tensor {tuple(old.shape)} arrived with other values")
 

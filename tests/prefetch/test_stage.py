@@ -10,13 +10,13 @@ from torch.utils.data import DataLoader, Dataset
 
 import fastload as fl
 from fastload import transforms as T
-from fastload.prefetch.fetcher import DECODED_AHEAD, PINNED_AHEAD
-from fastload.transfer.staging import StagingPool
+from fastload.transfer.pinned import StagingPool
 from tests.files import jpeg
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 FILES = [jpeg(20 + number % 7, 30 - number % 5) for number in range(24)]
 BATCH = 4
+DECODED_AHEAD = PINNED_AHEAD = 1  # a stage is one batch ahead of the next
 
 
 class Files(Dataset):
@@ -178,5 +178,5 @@ def test_g04_few_batches_are_pinned_however_far_workers_are_ahead():
     before = torch.cuda.host_memory_stats()["allocated_bytes.current"]
     for _ in fl.PrefetchLoader(batches, transform=T.Compose([T.DecodeJpeg(), T.RandomResizedCrop(16)]), device="cuda"):
         time.sleep(0.01)
-    files = PINNED_AHEAD + StagingPool.MOST - 1
+    files = PINNED_AHEAD + StagingPool.MOST  # one that is decoded, and one of which the device still reads
     assert torch.cuda.host_memory_stats()["allocated_bytes.current"] - before < (files + 1) * block
