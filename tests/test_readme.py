@@ -22,6 +22,7 @@ PAGES = [
 ]
 CODE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+FILE = re.compile(r"`((?:benchmarks|docs|examples|fastload|tests)/[\w./-]+)`")
 SIZE = 48, 72  # of the photographs
 TORCHRUN = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
 
@@ -94,6 +95,11 @@ def test_the_links_lead_somewhere(page):
     links = [link for link in LINK.findall(CODE.sub("", page.read_text())) if "://" not in link]
     broken = [link for link in links if not leads_somewhere(page, *link.partition("#")[::2])]
     assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_files_that_are_named_exist(page):
+    assert [name for name in FILE.findall(page.read_text()) if not (ROOT / name).exists()] == []
 
 
 def leads_somewhere(page: Path, path: str, heading: str) -> bool:
