@@ -117,7 +117,7 @@ class PrefetchIterator(Iterator[Any]):
         self._slots = slots
         self._items: Items = Channel()
         self._turn = threading.Lock()
-        self._is_broken = False
+        self._is_torn = False
         self.ended = threading.Event()
         work = source, decode, slots, prepare, self._items, self.ended
         self.thread = threading.Thread(target=produce, args=work, name="fastload-prefetch", daemon=True)
@@ -133,48 +133,63 @@ class PrefetchIterator(Iterator[Any]):
 
     def __next__(self) -> Any:
         with self._turn:
-            if self._is_broken:
+            if self._is_torn:
                 raise RuntimeError(
-                    "an interrupt or an error ended this pass while it handed over a batch, which is lost: iterate "
-                    "over the loader anew"
+                    "an interrupt ended this pass while it handed over a batch, which is lost: iterate over the loader "
+                    "anew"
                 )
             if not self.close.alive:
                 raise StopIteration
-            try:
-                self._slots.release(self._side)
-            except BaseException:
-                self.close()
-                raise
+            self._release_slot()
             entry = self._items.first()  # if a signal handler raises meanwhile, the next call goes on here
             if isinstance(entry, End):
                 self._progress.ended = entry.is_complete
                 self.close()
                 entry.raised()
-            try:
-                return self._handed_out()
-            except StopIteration as error:  # it would end the loop as if nothing had happened
-                self.close()
-                raise RuntimeError("a `to` in the batch raised StopIteration") from error
-            except BaseException:
-                self.close()
-                raise
+            return self._handed_out()
+
+    def _release_slot(self) -> None:
+        self._is_torn = True  # until it is done
+        try:
+            self._slots.release(self._side)
+        except BaseException:
+            self.close()
+            raise
+        self._is_torn = False
 
     def _handed_out(self) -> Any:
-        self._is_broken = True  # unless all of this is done
-        item = self._items.take()
+        self._is_torn = True  # until it is done
+        try:
+            batch = self._received(self._items.take())
+        except StopIteration as error:  # it would end the loop as if nothing had happened
+            self.close()
+            raise RuntimeError("a `to` in the batch raised StopIteration") from error
+        except BaseException:
+            self.close()
+            raise
+        self._is_torn = False
+        return batch
+
+    def _received(self, item: Item) -> Any:
         assert item.slot is not None
         try:
             consumer = self._side.consumer()
             self._slots.hand_out(item.slot, consumer)
             if item.remark:
-                warnings.warn(item.remark, UserWarning, stacklevel=3)
+                warnings.warn(item.remark, UserWarning, stacklevel=4)
             self._side.hand_over(item.memory, item.ready, consumer)
-            batch = move_the_rest(item.batch, self._side.device) if item.has_unmoved else item.batch
+            batch = self._with_the_rest(item.batch) if item.has_unmoved else item.batch
             self._progress.yielded = item.position
         finally:
             item.batch, item.memory = None, []  # the thread refers to the item until it has another
-        self._is_broken = False
         return batch
+
+    def _with_the_rest(self, batch: Any) -> Any:
+        try:
+            return move_the_rest(batch, self._side.device)
+        except BaseException:
+            self._is_torn = False  # an error of the user's object ends the pass as any other error does
+            raise
 
 
 def _close(
