@@ -2,7 +2,7 @@
 # make test       run the tests in PROCESSES=2 processes
 # make test-gpu   run the tests that need a GPU, with the current interpreter, installing nothing
 # make soak       use fastload in random ways for SECONDS=60 on the simulated device, and as long on the GPU if there is one
-# make lint       run the linter, the formatter's check and the type checker
+# make lint       run the linter, the formatter's check and the type checker; check which package imports which
 
 PYTHON ?= python3
 SECONDS ?= 60
@@ -27,6 +27,7 @@ lint: .venv/dev
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+	.venv/bin/lint-imports
 
 .venv/%: pyproject.toml
 	$(PYTHON) -m venv .venv
