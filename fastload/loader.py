@@ -1,4 +1,4 @@
-"""``PrefetchLoader``: the batches of any loader, on the device before they are asked for."""
+"""``PrefetchLoader``: a loader's batches, copied to the device and transformed there ahead of time."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class PrefetchLoader:
     torch.float32 tensor([0, 1, 2, 3])
     torch.float32 tensor([4, 5, 6, 7])
 
-    A background thread pulls batches from ``loader``, copies them to ``device`` on a stream of its own and applies
-    ``transform`` to their images there. The consumer gets the same batches in the same order, any nested structure with
-    its types kept; its thread never waits for the device, and its stream waits for its own batch only. Every other
-    attribute is the wrapped loader's. docs/guarantees.md states what is promised.
+    A background thread pulls batches from ``loader``, copies them to ``device`` on a side stream and applies
+    ``transform`` to their images there. The consumer gets the same batches in the same order; nested structures keep
+    their types. The consumer's thread never waits for the device, and its stream waits only for its own batch. All
+    other attributes are those of ``loader``. docs/guarantees.md states what you can rely on.
 
     Args:
         loader: any iterable of batches; ``pin_memory=True`` there saves a copy here.
@@ -59,11 +59,11 @@ class PrefetchLoader:
         memory_format: of the normalised images, such as ``torch.channels_last``. Needs ``mean`` and ``std``.
         depth: how many batches may wait for the consumer, at least 1. At most ``depth + 2`` are on the device,
             and the images of one more where files are decoded there.
-        static: whether batches come at fixed addresses, as CUDA graphs need them: batch ``k + depth + 2`` where batch
-            ``k`` was. A batch is then whole only until the next but one is asked for. True, or what becomes of a batch
-            with fewer samples: ``"dynamic"`` (as True), ``"drop"`` or ``"pad"``; :class:`fastload.Static` tells more.
-        seed: from 0 to 2**63 - 1, of the transform's randomness, which depends on it, the epoch and a sample's place
-            in the epoch alone.
+        static: whether batches have fixed addresses, as CUDA graphs need them: batch ``k + depth + 2`` takes the memory
+            of batch ``k``. So a batch is valid until the next but one is asked for. True, or what happens to a batch
+            with fewer samples: ``"dynamic"`` (as True), ``"drop"`` or ``"pad"``; see :class:`fastload.Static`.
+        seed: of the transform's randomness, from 0 to 2**63 - 1. Random parameters depend on the seed, the epoch and a
+            sample's place in the epoch, and on nothing else.
 
     Raises:
         TypeError: ``loader`` is not iterable, or ``transform`` not callable.
@@ -112,7 +112,7 @@ class PrefetchLoader:
 
     def __iter__(self) -> Iterator[Any]:
         if isinstance(self.loader, Iterator) and (live := self._live_pass()):
-            return live  # as iter() of an iterator is itself
+            return live  # iter() of an iterator is the iterator
         self._end_passes_that_share_an_iterator()
         order, resumption = SamplerState(self.loader), self._resumption
         start = resumption.start if resumption else order.start()
@@ -120,7 +120,7 @@ class PrefetchLoader:
             batches = resumption.begin() if resumption else iter(self.loader)
         progress = Progress(self.loader, self.epoch, start, resumption.first if resumption else None)
         self._side.follow_consumer()
-        # The slots of the last pass know which batches the consumer may still hold, so memory is bounded across epochs.
+        # The slots of the last pass know which batches the consumer may still hold: so memory is bounded across epochs.
         slots = self._spare.pop() if self._spare else SlotPool(self.depth, self.static)
         rank, ranks = order.share
         key = Key(self.seed, self.epoch, place=rank, stride=ranks)
@@ -137,7 +137,7 @@ class PrefetchLoader:
         return next((each for each in self._passes if each.close.alive), None)
 
     def _end_passes_that_share_an_iterator(self) -> None:
-        """Where all passes pull from one iterator, let no older thread take a batch of the new pass from it."""
+        """If all passes pull from one iterator, end the older ones, which would take batches of the new one."""
         if getattr(self.loader, "persistent_workers", False) or isinstance(self.loader, Iterator):
             self.close()
             for ended in list(self._ends):
@@ -147,7 +147,7 @@ class PrefetchLoader:
         return len(self.loader)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loader" or name.startswith("__"):  # a copy is being made; such methods are a class's own
+        if name == "loader" or name.startswith("__"):  # copy and pickle ask for these before there is a loader
             raise AttributeError(name)
         return getattr(self.loader, name)
 
@@ -158,14 +158,14 @@ class PrefetchLoader:
         self.close()
 
     def close(self) -> None:
-        """End all passes: their iterators stop, their threads and workers go; persistent workers are the loader's."""
+        """End all passes: iterators stop, threads and workers end. Persistent workers stay with the loader."""
         for one_pass in list(self._passes):
             one_pass.close()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin the next pass as ``epoch``, here and in the wrapped loader or its samplers; else epochs count up.
+        """Make the next pass that of ``epoch``, also in the wrapped loader or its samplers; else epochs count up.
 
-        After ``load_state_dict``, the epoch of the state is gone on with; any other is begun at its first batch.
+        After ``load_state_dict``, passing the saved epoch resumes it; any other epoch starts at its first batch.
         """
         if self._resumption and epoch != self._resumption.epoch:
             self._resumption.give_up(epoch)
@@ -175,11 +175,11 @@ class PrefetchLoader:
 
     @property
     def resumed_at(self) -> int:
-        """How many of this loader's batches are before the place in the epoch at which the next pass begins."""
+        """How many batches of the epoch come before the one at which the next pass begins."""
         return self._resumption.first.batches if self._resumption else 0
 
     def state_dict(self) -> dict[str, Any]:
-        """What ``load_state_dict`` needs to go on after the batch that was yielded last, whatever was fetched ahead.
+        """The state after the batch that was yielded last, whatever was prefetched beyond it.
 
         >>> loader = PrefetchLoader([torch.zeros(2), torch.ones(2), torch.ones(2)], device="cpu")
         >>> first = next(iter(loader))
@@ -188,11 +188,11 @@ class PrefetchLoader:
         >>> len(list(resumed))
         2
 
-        Numbers, strings, lists and tensors, so that ``torch.load`` reads them with ``weights_only``; and the wrapped
-        loader's own state, if it has one. Once a loop has come to its end, the state is that before the next epoch.
+        It holds numbers, strings, lists and tensors, which ``torch.load`` reads with ``weights_only``, and the wrapped
+        loader's own state if it has one. After the last batch of an epoch it is the state before the next epoch.
 
         Raises:
-            ValueError: the loader was made with ``in_order=False``, so that no one knows which samples were yielded.
+            ValueError: the loader was made with ``in_order=False``: which samples were yielded is not known.
         """
         if self._resumption:
             return dict(self._resumption.state)
@@ -200,24 +200,23 @@ class PrefetchLoader:
             return state_after(self._progress, self.loader, self.seed, self.epoch)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next pass go on where ``state`` was taken, in a loader made as that one was; all other passes end.
+        """Resume where ``state`` was taken, in a loader made like the one that it was taken from; open passes end.
 
-        The samples, their order and their augmentations are those that would have come, in this epoch and in later
-        ones. docs/guarantees.md tells of what is asked for that. How the batches before are passed over:
+        Samples, order and augmentations are those of the uninterrupted run, in this epoch and in later ones.
+        docs/resume.md states the conditions. How the batches before are skipped:
 
         - A wrapped loader with ``load_state_dict``, such as torchdata's ``StatefulDataLoader``, does so itself.
-        - Of a ``DataLoader`` over a map-style dataset their indices are drawn, and no sample is loaded. The batch size
-          and the number of ranks may be others than they were.
-        - Of an iterable dataset, or any other iterable, they are pulled in ``iter()`` and thrown away, neither copied
-          nor transformed.
+        - Of a ``DataLoader`` over a map-style data set, only their indices are drawn. The batch size and the number of
+          ranks may change.
+        - Of an iterable data set, or any other iterable, they are pulled in ``iter()`` and dropped, neither copied nor
+          transformed.
 
-        Where no ranks share the epoch, torch's default generator for the CPU is put where it was when the state was
-        taken, since shuffling draws from it.
+        If no ranks share the epoch, torch's default CPU generator is restored too, since shuffling draws from it.
 
         Raises:
-            ValueError: the state is none, or that of a loader with another seed, sampler or number of samples, or with
-                another batch size or number of ranks or workers where these must stay; at the next ``iter()``: the
-                epoch has fewer batches than the state had seen.
+            ValueError: it is no state of a ``PrefetchLoader``; or the seed, sampler or number of samples differ, or the
+                batch size, ranks or workers where they may not change. At the next ``iter()``: the epoch has fewer
+                batches than the state has seen.
         """
         resumption = Resumption(state, self.loader, self.seed)
         self.close()
@@ -227,16 +226,16 @@ class PrefetchLoader:
 
 
 def _yields_fresh_batches(loader: Any) -> bool:
-    """Whether a batch stays as it is when ``loader`` is asked for the next: workers write to no memory twice."""
+    """Whether a batch keeps its values when ``loader`` is asked for the next: workers reuse no memory."""
     return isinstance(loader, DataLoader) and loader.num_workers > 0
 
 
 @contextmanager
 def _garbage_kept_from_workers() -> Iterator[None]:
-    """Let workers that are forked now not collect the garbage that they inherit.
+    """Keep workers that are forked within this context from collecting garbage that they inherit.
 
-    Batches may be in it, and a worker that frees memory of which the allocator has been told a stream is aborted: CUDA
-    cannot be used after a fork. What the user may have frozen is thawed too; how much that was, Python does not tell.
+    That garbage may hold device tensors. A worker that frees one of them, recorded on a stream, is aborted: CUDA cannot
+    be used after a fork. Objects that the user had frozen are unfrozen too; Python has no way to tell them apart.
     """
     gc.freeze()
     try:
@@ -252,7 +251,7 @@ def _plan(
     dtype: torch.dtype | None,
     memory_format: torch.memory_format | None,
 ) -> Callable[..., Any] | None:
-    """One transform of all that was asked for."""
+    """``transform``, then normalisation if ``mean`` and ``std`` are given."""
     if transform is not None and not callable(transform):
         raise TypeError(f"transform must be callable on a batch of images; got {transform!r}")
     if (mean is None) != (std is None):
@@ -276,7 +275,7 @@ def _is_integer(number: object) -> bool:
 
 
 def _resolve(device: torch.device | str | int | None) -> torch.device:
-    """The device with its index, as its tensors will name it."""
+    """The device with its index, as tensors on it name it."""
     here = torch.accelerator.current_accelerator(check_available=True)
     wanted = torch.device(device) if device is not None else here or torch.device("cpu")
     if wanted.type == "cpu":

@@ -1,13 +1,13 @@
-"""The order of work between streams, and the lifetime of the memory that crosses them.
+"""The order of work between streams, and the lifetime of memory that crosses them.
 
-A batch is prepared on a side stream and consumed on another. Three rules make that safe; this file is the only one
-that names streams and events, and docs/streams.md tells the whole story.
+A batch is prepared on a side stream and consumed on another stream. Three rules make that safe. docs/streams.md
+explains them; this is the only file that names streams and events.
 
-1. The consumer's stream starts on a batch after the side stream has finished it: it waits for the batch's own event.
-2. A batch's memory is not used again before every kernel that the consumer queued has read it: the allocator is told
-   of the consumer's stream (``record_stream``).
-3. Memory stays bounded however far the host runs ahead: before a new batch takes a place, the background thread waits
-   until the device has passed the point at which the batch before it in that place was let go.
+1. Order: the consumer's stream waits for the batch's own event, recorded when the side stream has finished it.
+2. Lifetime: the allocator is told of the consumer's stream (``record_stream``). So it gives a batch's memory to another
+   tensor only after every kernel that the consumer queued has read it.
+3. Bound: before a new batch takes a slot, the background thread waits until the device has passed the point at which
+   the consumer dropped the batch before it. So memory is bounded however far the host runs ahead.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ __all__ = [
     "wait_for_current_stream",
 ]
 
-# The CPU does its work at once, and Metal has one queue only: nothing can run beside the consumer there.
+# Devices without side streams: the CPU works synchronously, and Metal has one queue.
 STREAMLESS = ("cpu", "mps")
 
 
 class Fence(Protocol):
-    """How far a stream has been given work."""
+    """A point in the queue of a stream, behind all work queued so far."""
 
     def wait(self) -> None:
-        """Block the calling thread until the device has done all of it."""
+        """Block the calling thread until the device has passed this point."""
 
     def passed(self) -> bool:
-        """Whether it has."""
+        """Whether the device has passed this point."""
 
 
 class Recordable(Protocol):
-    """What the allocator can be told of: a tensor, or a container such as ``TensorDict`` that passes it on."""
+    """Memory that the allocator can be told a stream uses: a tensor, or a container such as ``TensorDict``."""
 
     def record_stream(self, stream: Any) -> object: ...
 
@@ -64,32 +64,32 @@ class SideStream:
         self._stream = self._backend.Stream(device)
 
     def adopt_thread(self) -> None:
-        """From now on, all that the calling thread queues goes to this stream."""
+        """Make this the current stream of the calling thread."""
         self._backend.set_stream(self._stream)
 
     def follow_consumer(self) -> None:
-        """Begin after what the caller has queued so far, since a loader may read tensors computed there."""
+        """Wait, on the device, for what the caller has queued: a loader may read tensors that are computed there."""
         self._stream.wait_stream(self.consumer())
 
     def consumer(self) -> Any:
-        """The stream on which the caller consumes."""
+        """The caller's current stream, which is the consumer's."""
         return self._backend.current_stream(self.device)
 
     def on(self, consumer: Any) -> AbstractContextManager[Any]:
-        """Queue what the caller does meanwhile on a consumer's stream."""
+        """A context in which the caller queues its work on a consumer's stream."""
         stream: AbstractContextManager[Any] = self._backend.stream(consumer)
         return stream
 
     def prepared(self) -> EventFence:
-        """How far this stream has been given work."""
+        """A fence behind all work queued on this stream."""
         return EventFence(self.device, self._stream)
 
     def consumed(self, consumer: Any) -> EventFence:
-        """How far a consumer's stream has been given work."""
+        """A fence behind all work queued on a consumer's stream."""
         return EventFence(self.device, consumer)
 
     def hand_over(self, memory: Iterable[Recordable], ready: EventFence, consumer: Any) -> None:
-        """Let a consumer's stream use ``memory`` as soon as this stream has come to ``ready``."""
+        """Let a consumer's stream use ``memory`` once this stream has passed ``ready``."""
         consumer.wait_event(ready.event)
         for block in memory:
             block.record_stream(consumer)
@@ -97,7 +97,7 @@ class SideStream:
 
 class EventFence:
     def __init__(self, device: torch.device, stream: Any) -> None:
-        # A blocking event lets the waiting thread sleep; by default CUDA would spin on a core that the workers need.
+        # With a blocking event the waiting thread sleeps; CUDA's default spins on a core that the workers need.
         options = {"blocking": True} if device.type == "cuda" else {}
         self.event: Any = torch.get_device_module(device).Event(**options)
         self.event.record(stream)
@@ -110,7 +110,7 @@ class EventFence:
 
 
 class SyncStream:
-    """The same calls where there is nothing to order: the work is done when the call returns."""
+    """The interface of :class:`SideStream` for devices without streams, where work is done when a call returns."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -134,7 +134,7 @@ class SyncStream:
 
 
 class DoneFence:
-    """A point that no one needs to wait for."""
+    """A fence that is passed already."""
 
     def wait(self) -> None: ...
 
@@ -143,20 +143,20 @@ class DoneFence:
 
 
 def current_stream_handle(device: torch.device) -> int:
-    """The caller's current CUDA stream, as libraries that are not PyTorch's take it."""
+    """The caller's current CUDA stream as an integer handle, for libraries other than PyTorch."""
     return int(torch.cuda.current_stream(device).cuda_stream)
 
 
 def wait_for_current_stream(device: torch.device) -> None:
-    """Block the calling thread until the device has done all that the caller's current stream was given."""
+    """Block the calling thread until the device has done all work queued on its current stream."""
     torch.get_device_module(device).current_stream(device).synchronize()
 
 
 def copy_beside(block: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A pinned block on the device, without a turn in the caller's current stream.
+    """A pinned block copied to the device on a stream of its own; the caller's current stream waits for the copy.
 
-    There a copy of a few bytes would take the time of a small kernel, most of it waits before and behind. Nothing that
-    the stream has still to do can matter to the copy, so it goes beside it, and the stream waits for its end only.
+    In the caller's stream, a copy of a few bytes takes as long as a small kernel, mostly waiting. The copy does not
+    depend on the stream's earlier work, so it runs beside that.
     """
     backend: Any = torch.get_device_module(device)
     here, current = backend.current_stream(device), backend.current_stream()
@@ -168,7 +168,7 @@ def copy_beside(block: torch.Tensor, device: torch.device) -> torch.Tensor:
     finally:
         backend.set_stream(here)
         backend.set_stream(current)  # of the current device, which may be another
-    # Recorded by another thread meanwhile, it stands for more than is needed.
+    # If another thread records the event meanwhile, it covers more work than is needed.
     sending.record(beside)
     here.wait_event(sending)
     sent.record_stream(here)
@@ -177,7 +177,7 @@ def copy_beside(block: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 @cache
 def _beside(device: torch.device) -> tuple[Any, Any]:
-    """One more stream of a device, and an event on it."""
+    """A stream for small copies to a device, and an event on it."""
     backend: Any = torch.get_device_module(device)
     return backend.Stream(device), backend.Event()
 
@@ -187,13 +187,13 @@ def side_stream(device: torch.device) -> SideStream | SyncStream:
 
 
 class AsyncReadback:
-    """The values of a small tensor on the host, without a wait for more than what was queued before it.
+    """The values of a small tensor on the host; reading them waits only for the work queued before.
 
     >>> AsyncReadback(torch.tensor([1.0, 0.0])).read()
     [1.0, 0.0]
 
-    The copy goes to pinned memory behind the caller's current stream. ``at_once`` says that there is no stream, so
-    that reading waits for nothing.
+    The copy to pinned memory is queued on the caller's current stream. ``at_once``: the device has no stream, so that
+    reading never waits.
     """
 
     def __init__(self, values: torch.Tensor) -> None:
@@ -205,19 +205,19 @@ class AsyncReadback:
             self._point = EventFence(values.device, backend.current_stream(values.device))
 
     def read(self) -> list[float]:
-        """Wait until the device has come to this point, and return the values."""
+        """Wait until the copy is done, and return the values."""
         self._point.wait()
         return [float(value) for value in self._values.tolist()]
 
 
 class Timestamp:
-    """A point in time: of the device's current stream, or of the clock where there are no streams.
+    """A point in time: on the device's current stream, or on the host's clock where there are no streams.
 
     >>> start, end = Timestamp(torch.device("cpu")), Timestamp(torch.device("cpu"))
     >>> start.seconds_to(end) >= 0
     True
 
-    Placing a mark never waits; :meth:`seconds_to` waits until the device has passed the later one.
+    Making one never waits; :meth:`seconds_to` waits until the device has passed the later one.
     """
 
     def __init__(self, device: torch.device) -> None:

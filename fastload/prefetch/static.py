@@ -23,13 +23,13 @@ class Static:
     Static(short='pad', poison=False, refuse=False)
 
     Args:
-        short: what becomes of a batch with fewer samples than the first. ``"dynamic"``: it comes as it is, in memory of
-            its own. ``"drop"``: it does not come. ``"pad"``: zeros follow its samples; every batch then comes as
-            ``(batch, mask)``, with ``mask``, bool (N,), True for samples.
-        poison: for debugging: when a batch is let go, all bytes of its memory become 0xFF, NaN where it is
-            floating-point, so that whoever still reads it finds out. It is written on the consumer's stream.
-        refuse: for debugging: whoever asks for the next but one batch while anything of this one is held, a view or
-            what autograd has saved of it included, gets a RuntimeError that names it.
+        short: what happens to a batch with fewer samples than the first. ``"dynamic"``: it comes in memory of its own.
+            ``"drop"``: it is left out. ``"pad"``: zeros follow its samples, and every batch comes as ``(batch, mask)``
+            with ``mask``, bool (N,), True for samples.
+        poison: for debugging: when a batch is released, all bytes of its memory are set to 0xFF (NaN in floating point)
+            on the consumer's stream, so that a later read shows.
+        refuse: for debugging: asking for the next but one batch while a tensor, a view or autograd still holds memory
+            of this one raises a RuntimeError that names it.
 
     Raises:
         ValueError: ``short`` is none of the three.
@@ -45,7 +45,7 @@ class Static:
 
     @classmethod
     def of(cls, static: bool | str | Static) -> Static | None:
-        """What an argument ``static`` means; None if batches may lie anywhere."""
+        """The settings that an argument ``static`` stands for; None for False."""
         if isinstance(static, Static):
             return static
         return cls() if static is True else None if static is False else cls(static)
@@ -119,12 +119,12 @@ class BatchSpec:
         return samples
 
     def allocated(self, device: torch.device, *, masked: bool) -> list[torch.Tensor]:
-        """Memory for a whole batch, and for its mask."""
+        """Memory for a whole batch, and for its mask if there is one."""
         mask = [torch.empty(self.samples, dtype=torch.bool, device=device)] if masked else []
         return [torch.empty_like(like, device=device) for like in self._likes.values()] + mask
 
     def name(self, number: int) -> str:
-        """What stands where, in a batch, or its mask."""
+        """The path of a leaf by its number, or "the mask"."""
         return [*map(name_of, self._likes), "the mask"][number]
 
     def _check(self, path: Path, tensor: torch.Tensor | None, samples: int) -> None:
@@ -149,7 +149,7 @@ def _plain(leaf: Any, path: Path) -> torch.Tensor:
 
 
 def _owners(tensor: torch.Tensor) -> int:
-    """How many tensors there are over a tensor's memory, whether Python or autograd holds them."""
+    """How many tensors use a tensor's storage, held by Python or by autograd."""
     return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))  # noqa: SLF001
 
 

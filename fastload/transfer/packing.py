@@ -24,15 +24,15 @@ __all__ = ["ALIGNMENT", "FEW", "SMALL", "PackedBlock", "is_plain", "plan_copies"
 
 ALIGNMENT = 16  # bytes
 
-# Bytes from which a tensor has a block of its own. Whoever keeps a smaller one keeps no image with it; and queueing one
-# more copy to the device takes the host as long as packing this much.
+# Bytes from which a tensor gets a block of its own. Smaller ones share a block without any image, so keeping one keeps
+# no image. To queue one more copy takes the host as long as to pack so many bytes.
 SMALL = 64 * 2**10
 
-# To pack tensors and copy the block takes the host about as long as to queue the copies of so many pinned ones.
+# Up to so many small pinned tensors are copied one by one, which takes the host no longer than packing them.
 FEW = 8
 
-# The bytes from a tensor's first element to its last are copied as they are, unless they are more than so many times
-# its own.
+# A strided tensor's bytes are copied from its first element to its last, gaps included, unless that is more than so
+# many times its own size.
 NEARLY_DENSE = 2
 
 DTYPES = frozenset({
@@ -43,12 +43,12 @@ DTYPES = frozenset({
 
 
 def is_plain(value: Any) -> bool:
-    """Whether it is a tensor of a type about which all is known."""
+    """Whether it is a ``Tensor`` or a ``tv_tensor``, whose attributes are known, and no other subclass."""
     return type(value) is Tensor or isinstance(value, TVTensor)
 
 
 def fits(value: Any) -> bool:
-    """Whether it is a tensor of the host, and no more than its bytes, shape, strides and what a ``tv_tensor`` knows."""
+    """Whether it is a host tensor defined by its bytes, shape and strides, and by a ``tv_tensor``'s attributes."""
     return (
         is_plain(value)
         and value.is_cpu
@@ -78,7 +78,7 @@ class PackedBlock:
         self._members: list[tuple[int, Tensor, int]] = []  # a tensor's number, itself, and its first byte
 
     def add(self, address: int, size: int, members: Sequence[Numbered]) -> None:
-        """Give a place to the tensors that lie within ``size`` bytes from an address on."""
+        """Reserve room for ``size`` bytes from an address on, and the tensors that lie in them."""
         start = self.size
         self._spans.append((start, address, size))
         for number, tensor in members:
@@ -86,7 +86,7 @@ class PackedBlock:
         self.size = start + size + -size % ALIGNMENT
 
     def host_copies(self, address: int) -> list[HostCopy]:
-        """What to copy to fill a block at ``address`` on the host."""
+        """The copies that fill a block at ``address`` on the host."""
         return [(address + start, source, size) for start, source, size in self._spans]
 
     def tensors(self, block: Tensor) -> list[Numbered]:
@@ -101,7 +101,7 @@ class PackedBlock:
 
     @property
     def is_no_gain(self) -> bool:
-        """Whether to pack its tensors would take longer than to copy each from where it lies."""
+        """Whether packing its tensors takes longer than copying each from where it lies."""
         return (
             len(self._members) <= FEW
             and len(self._members) == len(self._spans)
@@ -118,7 +118,7 @@ class PackedBlock:
 
 
 class _Typed(dict[torch.dtype, tuple[Tensor, int]]):
-    """A block as elements of each dtype that is asked for, and the bytes of one."""
+    """A block viewed as each dtype asked for, and the bytes of an element."""
 
     def __init__(self, block: Tensor) -> None:
         super().__init__()
@@ -130,11 +130,10 @@ class _Typed(dict[torch.dtype, tuple[Tensor, int]]):
 
 
 def plan_copies(values: Sequence[Any]) -> Iterator[Numbered | PackedBlock]:
-    """What of ``values`` :func:`fits`: tensors best copied from where they lie, numbered by their places, and arenas.
+    """How to copy those of ``values`` that fit: tensors to copy from where they lie, with their numbers, and blocks.
 
-    The large ones by themselves come first, each as soon as that is known, so that the device can begin. Of the rest
-    the small are in one arena, and each of the others is in its own. Tensors of one storage that have bytes in common
-    are together, whatever their size.
+    Large pinned tensors come first, each as soon as it is found, so that the device can begin. All small tensors are in
+    one block, and each other tensor in a block of its own. Tensors that share bytes are in the same block.
     """
     small, others = PackedBlock(), []
     for neighbours in _neighbours([numbered for numbered in enumerate(values) if fits(numbered[1])]):
@@ -154,12 +153,12 @@ def plan_copies(values: Sequence[Any]) -> Iterator[Numbered | PackedBlock]:
 
 
 def _may_be_alone(tensor: Tensor, size: int) -> bool:
-    """Whether a tensor to which no other belongs is pinned and dense, so that its own copy is as it is."""
+    """Whether a tensor that shares no bytes is pinned and dense, so that it can be copied from where it lies."""
     return size == tensor.nbytes and tensor.is_pinned()
 
 
 def _neighbours(tensors: Sequence[Numbered]) -> Iterable[Sequence[Numbered]]:
-    """The tensors, those that have bytes in common together, the first of them first."""
+    """The tensors in groups that share bytes, each group in the order of addresses."""
     storages = {number: tensor.untyped_storage().data_ptr() or -number for number, tensor in tensors}  # 0: no bytes
     if len(set(storages.values())) == len(storages):
         return zip(tensors)
@@ -176,13 +175,13 @@ def _neighbours(tensors: Sequence[Numbered]) -> Iterable[Sequence[Numbered]]:
 
 
 def _span(members: Sequence[Numbered]) -> tuple[int, int, Sequence[Numbered]]:
-    """From which address on, and how many bytes, to copy, and for what: a tensor by itself may be made dense first."""
+    """The address and number of bytes to copy for a group; a tensor with large gaps is made dense first."""
     number, tensor = members[0]
     start = tensor.data_ptr()
     if len(members) == 1 and tensor.is_contiguous():
         return start, tensor.nbytes, members
     if len(members) > 1:
-        start -= (start - tensor.untyped_storage().data_ptr()) % ALIGNMENT  # no element of the others shall lie askew
+        start -= (start - tensor.untyped_storage().data_ptr()) % ALIGNMENT  # keep elements aligned
         return start, max(each.data_ptr() + _extent(each) for _, each in members) - start, members
     if _extent(tensor) <= NEARLY_DENSE * tensor.nbytes:
         return start, _extent(tensor), members
@@ -191,7 +190,7 @@ def _span(members: Sequence[Numbered]) -> tuple[int, int, Sequence[Numbered]]:
 
 
 def _extent(tensor: Tensor) -> int:
-    """How many bytes it is from the first element to the end of the last."""
+    """The bytes from the first element to the end of the last."""
     if tensor.is_contiguous():
         return tensor.nbytes
     steps = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
