@@ -3,7 +3,9 @@
 import gc
 import multiprocessing
 import os
+import subprocess
 import threading
+from pathlib import Path
 
 # Test processes side by side share the cores; PyTorch reads this when it is imported, in their subprocesses too.
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
@@ -23,10 +25,32 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import fastload  # noqa: F401  (whole, before the doctests of one module make a second of it)
+from tests import interpreted
+
+if not torch.cuda.is_available():
+    interpreted.patch_once()
 
 # No test fails for being slow: neighbours slow it.
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared machine")
+
+
+@pytest.hookimpl(tryfirst=True)  # before Hypothesis reads it
+def pytest_configure(config):
+    """Each commit tries other examples, and the same ones each time."""
+    if config.getoption("hypothesis_seed") is None:
+        config.option.hypothesis_seed = str(seed_of_commit())
+
+
+def seed_of_commit():
+    """From the first digits of its name; 0 outside of a repository."""
+    command = ["git", "rev-parse", "--short=8", "HEAD"]
+    answer = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    return int(answer.stdout[:8] or "0", 16)
+
+
+def pytest_report_header(config):
+    return f"examples: --hypothesis-seed={config.getoption('hypothesis_seed')}"
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
@@ -53,12 +77,13 @@ def nothing_left_behind():
     threads = set(threading.enumerate())
     children = set(multiprocessing.active_children())
     yield
-    gc.collect()
     left = [thread for thread in threading.enumerate() if thread not in threads and thread.name.startswith("fastload")]
+    workers = set(multiprocessing.active_children()) - children
+    if left or workers:
+        gc.collect()  # takes a quarter of a second, so only where something may be kept by a cycle
     for thread in left:
         thread.join(timeout=10)
     assert not [thread for thread in left if thread.is_alive()]
-    workers = set(multiprocessing.active_children()) - children
     for worker in workers:
         worker.join(timeout=10)
     assert not [worker for worker in workers if worker.is_alive()]

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.transforms.v2 import functional
 
+from tests.counts import examples
 from tests.kernels.whole import (
     HERE,
     LAID_OUT,
@@ -26,7 +27,7 @@ SIGMAS = st.floats(0.125, 5, width=32)
 KERNEL_SIZES = st.integers(0, 11).map(lambda reach: 2 * reach + 1)
 
 
-@settings(max_examples=500, deadline=None)
+@examples(full=500, here=50)
 @given(images=batches(smallest=12), sigma=SIGMAS, kernel_size=KERNEL_SIZES)
 def test_it_is_torchvisions(images, sigma, kernel_size):
     actual = reference("blur")(images, torch.full((len(images),), sigma), kernel_size)
@@ -42,7 +43,7 @@ def test_each_image_has_its_own_sigma():
 
 
 @pytest.mark.parametrize("device", HERE)
-@settings(max_examples=10, deadline=None)
+@examples(full=10, here=5)
 @given(images=crowds(smallest=6, tallest=8, widest=24), sigmas=each_of_crowd(SIGMAS), reach=st.integers(0, 5))
 def test_the_kernel_is_torchvisions_for_each_of_many_images(device, images, sigmas, reach):
     size = [2 * reach + 1] * 2
@@ -52,7 +53,7 @@ def test_the_kernel_is_torchvisions_for_each_of_many_images(device, images, sigm
 
 
 @pytest.mark.parametrize("device", HERE)
-@settings(max_examples=20, deadline=None)
+@examples(full=20, here=6)
 @given(images=batches(), sigma=SIGMAS, kernel_size=KERNEL_SIZES, laid_out=st.fixed_dictionaries(LAID_OUT))
 def test_the_kernel_is_right(device, images, sigma, kernel_size, laid_out):
     sigmas = torch.tensor([sigma, 0.0, sigma / 2])[: len(images)]

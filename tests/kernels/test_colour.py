@@ -1,22 +1,20 @@
 """The colour pass against torchvision v2, and the kernel against its reference whatever is asked for."""
 
 import importlib
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 import torchvision.transforms.v2.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fastload.kernels.reference import colour as reference
 from fastload.kernels.reference.noise import normal, philox
 from fastload.kernels.spec import ColourProgram, Epilogue, Erase, Mix, Op
 from fastload.structure.ragged import Ragged
+from tests.counts import examples
 from tests.kernels.whole import CROWD, each_of_crowd
 
 FORMATS = (torch.contiguous_format, torch.channels_last)
@@ -79,7 +77,7 @@ def run(colour, images, finish, between=torch.float32):
 
 @pytest.mark.parametrize("device", HERE)
 @pytest.mark.parametrize("op", TORCHVISION)
-@settings(max_examples=63, deadline=None)
+@examples(full=63, here=4)
 @given(
     channels=st.sampled_from([3, 3, 1]),
     height=st.integers(1, 9),
@@ -117,7 +115,7 @@ def test_operations_are_applied_in_each_images_own_order(device):
 
 
 @pytest.mark.parametrize("device", HERE)
-@settings(max_examples=10, deadline=None)
+@examples(full=10, here=5)
 @given(
     sizes=each_of_crowd(st.tuples(st.integers(1, 22), st.integers(1, 22))),
     channels=st.sampled_from([1, 3]),
@@ -145,7 +143,7 @@ def picked(generator, *choices):
 
 
 @pytest.mark.parametrize("device", HERE)
-@settings(max_examples=10, deadline=None)
+@examples(full=10, here=5)
 @given(
     channels=st.sampled_from([1, 3]), height=st.integers(1, 12), width=st.integers(1, 12), seed=st.integers(0, 2**31)
 )
@@ -234,7 +232,7 @@ def assert_equal(actual, expected):
 
 
 @pytest.mark.parametrize("device", HERE)
-@settings(max_examples=40, deadline=None)
+@examples(full=40, here=16)
 @given(
     shape=st.tuples(st.integers(1, 4), st.sampled_from([1, 3, 3, 4]), st.integers(1, 30), st.integers(1, 40)),
     layout=st.sampled_from(["contiguous", "channels last", "a crop"]),
@@ -254,7 +252,7 @@ def test_a_batch_is_finished_as_the_reference_does(device, shape, layout, dtype_
 
 
 @pytest.mark.parametrize("device", HERE)
-@settings(max_examples=20, deadline=None)
+@examples(full=20, here=8)
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 40)), min_size=1, max_size=4),
     channels=st.sampled_from([1, 3]),
@@ -408,52 +406,3 @@ MIX = Mix(torch.zeros(1, dtype=torch.int32), NO_BOX, torch.ones(1), torch.ones(1
 def test_what_cannot_be_done_is_refused(images, finish, error, message):
     with pytest.raises(error, match=message):
         reference.colour(images, finish)
-
-
-COMPILE = """
-from itertools import product
-import triton, triton.language as tl
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from fastload.kernels.triton.colour import _batch_kernel, _ragged_kernel
-
-def compile_for_hopper(kernel, types, constants):
-    constants = constants | {name: None for name, kind in types.items() if kind is None}
-    types = {name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names}
-    triton.compile(ASTSource(kernel, types, constexprs=constants), target=GPUTarget("cuda", 90, 32))
-
-STORES = (
-    {"P": 8, "DTYPE": tl.bfloat16, "LAST_OUT": False}, "*bf16",
-    {"P": 4, "DTYPE": tl.bfloat16, "LAST_OUT": False}, "*bf16",
-    {"P": 8, "DTYPE": tl.bfloat16, "LAST_OUT": True}, "*bf16",
-    {"P": 4, "DTYPE": tl.float32, "LAST_OUT": True}, "*fp32",
-    {"P": 4, "DTYPE": tl.uint8, "LAST_OUT": True}, "*u8",
-    {"P": 1, "DTYPE": tl.float16, "LAST_OUT": True}, "*fp16",
-)
-for channels, full in product((1, 3, 4), (False, True)):
-    numbers, coloured = ("fp32",) * channels, full and channels != 4
-    finish = {
-        "program": ("*fp32", "i32") if coloured else None,
-        "previous": "*i64" if coloured else None,
-        "affine": (numbers, numbers) if full else None,
-        "erase": ("*i32", numbers, numbers) if full else None,
-        "seeds": "*i64" if full else None,
-        "statistics": "*i64" if coloured else None,
-    }
-    mix = {"mix": ("*i32", "*i32", "*fp32", "*fp32") if full else None}
-    stores = STORES if channels == 3 else STORES[:6]
-    for store, out in zip(stores[::2], stores[1::2]):
-        constants = store | {"C": channels, "RANGES": True, "COUNT": 64, "OVERLAPS": True}
-        compile_for_hopper(_batch_kernel, finish | mix | {"images": "*u8", "out": out}, constants)
-    constants = {"C": channels, "RANGES": True, "BLOCK": 512, "DTYPE_IN": tl.uint8, "DTYPE": tl.float16}
-    constants |= {"LAST_OUT": True, "OVERLAPS": True}
-    compile_for_hopper(_ragged_kernel, finish | {"images": "*i64", "outs": "*i64"}, constants)
-print("compiled")
-"""
-
-
-@pytest.mark.interpreter
-def test_every_variant_compiles():
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    run = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, env=environment, check=False)
-    assert run.stdout.strip() == "compiled", run.stderr

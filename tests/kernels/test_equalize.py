@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.transforms.v2 import functional
 
+from tests.counts import examples
 from tests.kernels.whole import (
     HERE,
     LAID_OUT,
@@ -27,7 +28,7 @@ TOLERANCE = 1e-6
 CHOSEN = st.tuples(*[st.booleans()] * 3)
 
 
-@settings(max_examples=500, deadline=None)
+@examples(full=500, here=100)
 @given(images=batches(), chosen=CHOSEN, dtype=st.sampled_from([torch.uint8, torch.float32]))
 def test_it_is_torchvisions(images, chosen, dtype):
     images = stored(images, dtype)
@@ -37,7 +38,7 @@ def test_it_is_torchvisions(images, chosen, dtype):
 
 
 @pytest.mark.parametrize("device", HERE)
-@settings(max_examples=10, deadline=None)
+@examples(full=10, here=5)
 @given(images=crowds(widest=100), chosen=each_of_crowd(st.booleans()))
 def test_the_kernel_is_torchvisions_for_each_of_many_images(device, images, chosen):
     expected = [functional.equalize(image) if yes else image for image, yes in zip(images, chosen, strict=True)]
@@ -46,7 +47,7 @@ def test_the_kernel_is_torchvisions_for_each_of_many_images(device, images, chos
 
 
 @pytest.mark.parametrize("device", HERE)
-@settings(max_examples=20, deadline=None)
+@examples(full=20, here=6)
 @given(images=batches(largest=48), chosen=CHOSEN, laid_out=st.fixed_dictionaries(LAID_OUT))
 def test_the_kernel_is_right(device, images, chosen, laid_out):
     chosen = torch.tensor(chosen)[: len(images)]

@@ -5,17 +5,20 @@ import os
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.transforms.v2 import functional
 
 import fastload as fl
 from fastload.kernels import reference
+from tests.counts import examples, variants
 from tests.kernels.whole import crowds, each_of_crowd, stored
 
 MEAN, STD = (0.485, 0.456, 0.406, 0.5), (0.229, 0.224, 0.225, 0.25)
 FORMATS = (torch.contiguous_format, torch.channels_last)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+SHAPES = ((3, 3, 5, 8), (2, 1, 7, 13), (2, 4, 6, 12), (1, 3, 1, 1), (2, 3, 33, 67), (4, 1, 9, 4))
+LAYOUTS = ("contiguous", "channels last", "a crop", "expanded")
 HERE = [
     pytest.param("cpu", marks=pytest.mark.interpreter),
     pytest.param("cuda", marks=pytest.mark.gpu),
@@ -78,27 +81,23 @@ def rounding(dtype, device):
 
 
 @pytest.mark.parametrize("device", HERE)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("memory_format", FORMATS)
 @pytest.mark.parametrize(
-    "shape", [(3, 3, 5, 8), (2, 1, 7, 13), (2, 4, 6, 12), (1, 3, 1, 1), (2, 3, 33, 67), (4, 1, 9, 4)]
+    ("shape", "layout", "dtype", "memory_format", "flips"), variants(SHAPES, LAYOUTS, DTYPES, FORMATS, (False, True))
 )
-def test_every_layout_is_right(device, dtype, memory_format, shape, monkeypatch):
+def test_every_layout_is_right(device, shape, layout, dtype, memory_format, flips, monkeypatch):
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator).to(device)
-    flips = (None, (torch.arange(shape[0]) % 2 == 0).to(device))
-    for laid_out in layouts(images).values():
-        for flip in flips:
-            check(laid_out, dtype, memory_format, flip, monkeypatch)
+    flip = (torch.arange(shape[0]) % 2 == 0).to(device) if flips else None
+    check(layouts(images)[layout], dtype, memory_format, flip, monkeypatch)
 
 
 @pytest.mark.parametrize("device", HERE)
-@settings(max_examples=25, deadline=None)
+@examples(full=25, here=12)
 @given(
     shape=st.tuples(st.integers(1, 3), st.sampled_from([1, 3, 4]), st.integers(1, 40), st.integers(1, 40)),
     dtype=st.sampled_from(DTYPES),
     memory_format=st.sampled_from(FORMATS),
-    layout=st.sampled_from(["contiguous", "channels last", "a crop", "expanded"]),
+    layout=st.sampled_from(LAYOUTS),
     seed=st.integers(0, 2**31),
     flips=st.booleans(),
 )
@@ -111,7 +110,7 @@ def test_ragged_sizes_are_right(device, shape, dtype, memory_format, layout, see
 
 
 @pytest.mark.parametrize("device", HERE)
-@settings(max_examples=10, deadline=None)
+@examples(full=10, here=5)
 @given(crowd=crowds(), flips=each_of_crowd(st.booleans()))
 def test_the_kernel_is_torchvisions_for_each_of_many_images(device, crowd, flips):
     images, flip = stored(crowd, torch.uint8), torch.tensor(flips)

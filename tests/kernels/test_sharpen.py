@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.transforms.v2 import functional
 
+from tests.counts import examples
 from tests.kernels.whole import (
     HERE,
     LAID_OUT,
@@ -26,7 +27,7 @@ FACTOR = st.floats(0, 4, width=32)
 FACTORS = st.tuples(FACTOR, FACTOR, FACTOR)
 
 
-@settings(max_examples=500, deadline=None)
+@examples(full=500, here=100)
 @given(images=batches(), factors=FACTORS)
 def test_it_is_torchvisions(images, factors):
     actual = reference("sharpen")(images, torch.tensor(factors)[: len(images)])
@@ -35,7 +36,7 @@ def test_it_is_torchvisions(images, factors):
 
 
 @pytest.mark.parametrize("device", HERE)
-@settings(max_examples=10, deadline=None)
+@examples(full=10, here=5)
 @given(images=crowds(), factors=each_of_crowd(FACTOR))
 def test_the_kernel_is_torchvisions_for_each_of_many_images(device, images, factors):
     expected = [functional.adjust_sharpness(image, factor) for image, factor in zip(images, factors, strict=True)]
@@ -44,7 +45,7 @@ def test_the_kernel_is_torchvisions_for_each_of_many_images(device, images, fact
 
 
 @pytest.mark.parametrize("device", HERE)
-@settings(max_examples=20, deadline=None)
+@examples(full=20, here=6)
 @given(images=batches(channels=(1, 3, 4)), factors=FACTORS, laid_out=st.fixed_dictionaries(LAID_OUT))
 def test_the_kernel_is_right(device, images, factors, laid_out):
     factors = torch.tensor(factors)[: len(images)]

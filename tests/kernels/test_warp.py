@@ -6,11 +6,12 @@ is right. So nearest results are held to what the coordinates in float64 allow w
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.transforms.v2 import functional
 from torchvision.transforms.v2.functional._geometry import _get_inverse_affine_matrix
 
+from tests.counts import examples
 from tests.kernels.whole import (
     HERE,
     LAID_OUT,
@@ -42,7 +43,7 @@ def inverse(angle, translate, scale, shear):
     return _get_inverse_affine_matrix([0.0, 0.0], angle, translate, scale, shear)
 
 
-@settings(max_examples=500, deadline=None)
+@examples(full=500, here=60)
 @given(images=batches(), maps=st.tuples(MAPS, MAPS, MAPS), fill=FILLS)
 def test_bilinear_is_torchvisions(images, maps, fill):
     maps = maps[: len(images)]
@@ -55,7 +56,7 @@ def test_bilinear_is_torchvisions(images, maps, fill):
     torch.testing.assert_close(actual, torch.stack(expected), atol=TOLERANCE, rtol=0)
 
 
-@settings(max_examples=500, deadline=None)
+@examples(full=500, here=60)
 @given(images=batches(), maps=st.tuples(MAPS, MAPS, MAPS), fill=FILLS)
 def test_nearest_is_torchvisions(images, maps, fill):
     maps = maps[: len(images)]
@@ -66,7 +67,7 @@ def test_nearest_is_torchvisions(images, maps, fill):
 
 
 @pytest.mark.parametrize("device", HERE)
-@settings(max_examples=10, deadline=None)
+@examples(full=10, here=5)
 @given(images=crowds(), maps=each_of_crowd(MAPS), fill=FILLS)
 def test_the_bilinear_kernel_is_torchvisions_for_each_of_many_images(device, images, maps, fill):
     matrices = torch.tensor([inverse(*each) for each in maps])
@@ -79,7 +80,7 @@ def test_the_bilinear_kernel_is_torchvisions_for_each_of_many_images(device, ima
 
 
 @pytest.mark.parametrize("device", HERE)
-@settings(max_examples=10, deadline=None)
+@examples(full=10, here=5)
 @given(images=crowds(), maps=each_of_crowd(MAPS), fill=FILLS)
 def test_the_nearest_kernel_is_right_for_each_of_many_images(device, images, maps, fill):
     matrices = torch.tensor([inverse(*each) for each in maps])
@@ -87,7 +88,7 @@ def test_the_nearest_kernel_is_right_for_each_of_many_images(device, images, map
 
 
 @pytest.mark.parametrize("device", HERE)
-@settings(max_examples=20, deadline=None)
+@examples(full=20, here=6)
 @given(
     images=batches(channels=(1, 3, 4)),
     maps=st.tuples(MAPS, MAPS, MAPS),
@@ -101,7 +102,7 @@ def test_the_bilinear_kernel_is_right(device, images, maps, fill, laid_out):
 
 
 @pytest.mark.parametrize("device", HERE)
-@settings(max_examples=20, deadline=None)
+@examples(full=20, here=6)
 @given(
     images=batches(channels=(1, 3, 4)),
     maps=st.tuples(MAPS, MAPS, MAPS),

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional
 
+from tests.counts import count
+
 DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
 FORMATS = (torch.contiguous_format, torch.channels_last)
 HERE = [
@@ -67,7 +69,8 @@ def batch(n, channels, height, width, contents, seed):
     }[contents]
 
 
-CROWD = 50  # images of one launch; ten such batches are the 500 cases that every kernel is held to
+# Images of one launch; ten such batches are the 500 cases that every kernel is held to. Here each of the contents.
+CROWD = count(full=50, here=len(CONTENTS))
 
 
 def crowds(smallest=1, tallest=10, widest=48):
