@@ -77,7 +77,7 @@ def resample(
     *,
     interpolation: str = "bilinear",
     fill: float = 0.0,
-    finish: Epilogue = Epilogue(),  # noqa: B008  (it is frozen)
+    epilogue: Epilogue = Epilogue(),  # noqa: B008  (it is frozen)
 ) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     """Crop, resize and mirror images of any sizes, and finish the values, in one pass.
 
@@ -94,19 +94,19 @@ def resample(
         size: height and width of every output, or each output's own, int64 (N, 2).
         interpolation: "bilinear" or "bicubic", both antialiased as torchvision's, or "nearest".
         fill: a value from 0 to 1.
-        finish: what becomes of the values.
+        epilogue: what becomes of the values.
 
     Returns:
-        The images, (N, C, H, W) if all are of one size, and the statistics that ``finish`` asked for.
+        The images, (N, C, H, W) if all are of one size, and the statistics that ``epilogue`` asked for.
     """
     kernel = _kernel("resample", "resample", images, _MAX_CHANNELS)
     result: tuple[torch.Tensor | Ragged, torch.Tensor | None] = kernel(
-        images, windows, size, interpolation=interpolation, fill=fill, finish=finish
+        images, windows, size, interpolation=interpolation, fill=fill, epilogue=epilogue
     )
     return result
 
 
-def colour(images: torch.Tensor | Ragged, finish: Epilogue) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
+def colour(images: torch.Tensor | Ragged, epilogue: Epilogue) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     """Finish the values of images, pixel by pixel.
 
     >>> program = ColourProgram(torch.tensor([[[Op.INVERT, 0.0]]]), torch.tensor([[0, 1]], dtype=torch.int32))
@@ -115,13 +115,13 @@ def colour(images: torch.Tensor | Ragged, finish: Epilogue) -> tuple[torch.Tenso
 
     Args:
         images: (N, C, H, W), or images of different sizes; uint8, 0 to 255, or floating-point, 0 to 1.
-        finish: what becomes of the values.
+        epilogue: what becomes of the values.
 
     Returns:
-        The images, and the statistics that ``finish`` asked for.
+        The images, and the statistics that ``epilogue`` asked for.
     """
     kernel = _kernel("colour", "colour", images, _MAX_CHANNELS)
-    result: tuple[torch.Tensor | Ragged, torch.Tensor | None] = kernel(images, finish)
+    result: tuple[torch.Tensor | Ragged, torch.Tensor | None] = kernel(images, epilogue)
     return result
 
 

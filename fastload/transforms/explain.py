@@ -55,19 +55,19 @@ class Trace(LazyImages):
         self.names = []
         return images
 
-    def _resample(self, images: Pixels, geometry: Geometry, finish: Epilogue) -> tuple[Pixels, None]:
+    def _resample(self, images: Pixels, geometry: Geometry, epilogue: Epilogue) -> tuple[Pixels, None]:
         boxes = geometry.windows[:, HEIGHT : WIDTH + 1].prod(1).sum()
         itemsize = images.dtype.itemsize
         if isinstance(geometry.size, tuple):
             out: Pixels = torch.empty(
-                len(geometry.windows), CHANNELS, *geometry.size, dtype=finish.dtype, device="meta"
+                len(geometry.windows), CHANNELS, *geometry.size, dtype=epilogue.dtype, device="meta"
             )
         else:
-            out = _nowhere(geometry.size, finish.dtype)
+            out = _nowhere(geometry.size, epilogue.dtype)
         return self._passed(float(boxes) * CHANNELS * itemsize, out)
 
-    def _colour(self, images: Pixels, finish: Epilogue) -> tuple[Pixels, None]:
-        out = _nowhere(sizes_of(images), finish.dtype) if isinstance(images, Ragged) else images.to(finish.dtype)
+    def _colour(self, images: Pixels, epilogue: Epilogue) -> tuple[Pixels, None]:
+        out = _nowhere(sizes_of(images), epilogue.dtype) if isinstance(images, Ragged) else images.to(epilogue.dtype)
         return self._passed(_bytes(images), out)
 
     def _flip_normalize(self, images: torch.Tensor, mirrored: Any, normalization: Any) -> torch.Tensor:  # noqa: ARG002

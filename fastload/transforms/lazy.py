@@ -273,11 +273,11 @@ class LazyImages:
             program = ColourProgram(program.ops, torch.from_numpy(np.concatenate([bounds, bounds[:, -1:]], axis=1)))
         images, previous = self.images, None
         for part in range(passes):
-            finish = self._finish(program, part, final=part == passes - 1, last=last, previous=previous)
+            epilogue = self._epilogue(program, part, final=part == passes - 1, last=last, previous=previous)
             if part == 0 and self._geometry is not None:
-                images, previous = self._resample(images, self._geometry, finish)
+                images, previous = self._resample(images, self._geometry, epilogue)
             else:
-                images, previous = self._colour(images, finish)
+                images, previous = self._colour(images, epilogue)
         return images
 
     def _run_simple(self, *, last: bool) -> torch.Tensor | None:
@@ -293,7 +293,7 @@ class LazyImages:
             return None
         return self._mirror(images, mirrored)
 
-    def _finish(
+    def _epilogue(
         self, program: ColourProgram | None, part: int, *, final: bool, last: bool, previous: torch.Tensor | None
     ) -> Epilogue:
         shared = Epilogue(program=program, part=part, previous=previous, dtype=self.store)
@@ -319,7 +319,7 @@ class LazyImages:
 
     # The launches; a dry run replaces them
 
-    def _resample(self, images: Pixels, geometry: Geometry, finish: Epilogue) -> tuple[Pixels, torch.Tensor | None]:
+    def _resample(self, images: Pixels, geometry: Geometry, epilogue: Epilogue) -> tuple[Pixels, torch.Tensor | None]:
         ragged = images if isinstance(images, Ragged) else Ragged.of(images)
         return kernels.resample(
             ragged,
@@ -327,11 +327,11 @@ class LazyImages:
             geometry.size,
             interpolation=geometry.interpolation,
             fill=geometry.fill,
-            finish=finish,
+            epilogue=epilogue,
         )
 
-    def _colour(self, images: Pixels, finish: Epilogue) -> tuple[Pixels, torch.Tensor | None]:
-        return kernels.colour(images, finish)
+    def _colour(self, images: Pixels, epilogue: Epilogue) -> tuple[Pixels, torch.Tensor | None]:
+        return kernels.colour(images, epilogue)
 
     def _flip_normalize(
         self, images: torch.Tensor, mirrored: torch.Tensor | None, normalization: Normalization

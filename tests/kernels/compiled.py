@@ -109,12 +109,12 @@ def resample():
     cases = variants(layouts, (inside, outside), formats, targets, interpolations, conversions)
     for layout, window, memory_format, (dtype, size), interpolation, conversion in cases:
         chosen_here["CONVERT"] = conversion
-        finish = Epilogue(dtype=dtype, memory_format=memory_format, scale=(1.0,) * 3, bias=(0.0,) * 3)
-        launch(layout, window, size, finish=finish, interpolation=interpolation)
+        epilogue = Epilogue(dtype=dtype, memory_format=memory_format, scale=(1.0,) * 3, bias=(0.0,) * 3)
+        launch(layout, window, size, epilogue=epilogue, interpolation=interpolation)
     for dtype, interpolation in zip((torch.float16, torch.float32), ("bicubic", "nearest"), strict=True):
         launch(image.to(dtype), inside, interpolation=interpolation)
     erase = Erase(torch.tensor([[1, 1, 4, 4]], dtype=torch.int32), torch.tensor([7]), (1.0,) * 3, (0.0,) * 3)
-    launch(image, inside, finish=Epilogue(dtype=torch.float16, erase=erase))
+    launch(image, inside, epilogue=Epilogue(dtype=torch.float16, erase=erase))
 
 
 if __name__ == "__main__":

@@ -65,14 +65,14 @@ def program(rows):
     return ColourProgram(ops, torch.stack([*starts, torch.full((len(ops),), ops.shape[1])], dim=1).int())
 
 
-def run(colour, images, finish, between=torch.float32):
+def run(colour, images, epilogue, between=torch.float32):
     """All parts of the program, a pass each; everything else in the last pass."""
-    parts = 1 if finish.program is None else finish.program.bounds.shape[1] - 1
+    parts = 1 if epilogue.program is None else epilogue.program.bounds.shape[1] - 1
     previous = None
     for part in range(parts - 1):
-        step = Epilogue(program=finish.program, part=part, statistics=True, previous=previous, dtype=between)
+        step = Epilogue(program=epilogue.program, part=part, statistics=True, previous=previous, dtype=between)
         images, previous = colour(images, step)
-    return colour(images, replace(finish, part=parts - 1, previous=previous))[0]
+    return colour(images, replace(epilogue, part=parts - 1, previous=previous))[0]
 
 
 @pytest.mark.parametrize("device", HERE)
@@ -88,9 +88,9 @@ def test_every_operation_is_torchvisions(device, op, channels, height, width, se
     generator = torch.Generator().manual_seed(seed)
     images = drawn(generator, 8, channels, height, width)
     amounts = torch.tensor([amount(op, generator) for _ in images]).tolist()
-    finish = Epilogue(program=program([[(op, number)] for number in amounts]), dtype=torch.float32)
+    epilogue = Epilogue(program=program([[(op, number)] for number in amounts]), dtype=torch.float32)
     for colour in (reference.colour, kernel):
-        out = run(colour, images.to(device), finish).cpu()
+        out = run(colour, images.to(device), epilogue).cpu()
         for image, number, actual in zip(images, amounts, out, strict=True):
             expected = TORCHVISION[op](image, number)
             torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
@@ -127,9 +127,9 @@ def test_programs_are_torchvisions_for_each_of_many_images(device, sizes, channe
     # Behind other operations, steps and the stretching of nearly flat images would make much of their rounding.
     smooth = [op for op in TORCHVISION if op not in (*JUMPS, Op.AUTOCONTRAST)]
     rows = [[(op, amount(op, generator)) for op in picked(generator, list(TORCHVISION), smooth)] for _ in sizes]
-    finish = Epilogue(program=program(rows), dtype=torch.float32)
-    out = run(kernel, Ragged.of([image.to(device) for image in images]), finish)
-    like = run(reference.colour, Ragged.of(images), finish)
+    epilogue = Epilogue(program=program(rows), dtype=torch.float32)
+    out = run(kernel, Ragged.of([image.to(device) for image in images]), epilogue)
+    like = run(reference.colour, Ragged.of(images), epilogue)
     for image, row, actual, other in zip(images, rows, out, like, strict=True):
         expected = image
         for op, number in row:
@@ -155,14 +155,14 @@ def test_normalizing_erasing_and_mixing_are_torchvisions_for_each_of_many_images
     boxes = torch.cat([begins.floor(), ends.floor() - begins.floor()], dim=2).int()
     partners = torch.randint(CROWD, (CROWD,), generator=generator)
     inside, outside = torch.rand(2, CROWD, generator=generator)
-    finish = Epilogue(
+    epilogue = Epilogue(
         dtype=torch.float32,
         scale=tuple(1 / s for s in std),
         bias=tuple(-m / s for m, s in zip(mean, std, strict=True)),
         erase=Erase(boxes[0], torch.zeros(CROWD).long(), (0.0,) * channels, value),
         mix=Mix(partners.int(), boxes[1], inside, outside),
     )
-    actual = kernel(images.to(device), finish)[0].cpu()
+    actual = kernel(images.to(device), epilogue)[0].cpu()
     filling = torch.tensor(value).view(-1, 1, 1)
     normalized = F.normalize(images, mean, std)
     erased = [F.erase(image, *box, filling) for image, box in zip(normalized, boxes[0].tolist(), strict=True)]
@@ -171,11 +171,11 @@ def test_normalizing_erasing_and_mixing_are_torchvisions_for_each_of_many_images
         weight = torch.full((height, width), float(outside[n]))
         weight[top : top + rows, left : left + columns] = inside[n]
         expected.append(weight * erased[n] + (1 - weight) * erased[int(partners[n])])
-    for other in (reference.colour(images, finish)[0], torch.stack(expected)):
+    for other in (reference.colour(images, epilogue)[0], torch.stack(expected)):
         torch.testing.assert_close(actual, other, atol=1e-5, rtol=0)
 
 
-def finishes(generator, count, channels, dtype, memory_format, ragged):
+def random_epilogue(generator, count, channels, dtype, memory_format, ragged):
     """Everything that can be asked for, each at random."""
     chosen = [bool(choice) for choice in torch.randint(0, 2, (5,), generator=generator)]
     smooth = [op for op in TORCHVISION if op not in JUMPS]
@@ -245,8 +245,8 @@ def test_a_batch_is_finished_as_the_reference_does(device, shape, layout, dtype_
     generator = torch.Generator().manual_seed(seed)
     images = drawn(generator, *shape) * (255 if dtype_in is torch.uint8 else 1)
     images = layouts(images.round() if dtype_in is torch.uint8 else images)[layout].to(dtype_in)
-    finish = finishes(generator, *shape[:2], dtype, memory_format, ragged=False)
-    actual, expected = poisoned(kernel, images.to(device), finish), run(reference.colour, images, finish)
+    epilogue = random_epilogue(generator, *shape[:2], dtype, memory_format, ragged=False)
+    actual, expected = poisoned(kernel, images.to(device), epilogue), run(reference.colour, images, epilogue)
     assert actual.stride() == expected.stride()
     assert_equal(actual.cpu(), expected)
 
@@ -265,9 +265,9 @@ def test_images_of_different_sizes_are_finished_as_the_reference_does(
 ):
     generator = torch.Generator().manual_seed(seed)
     images = [drawn(generator, 1, channels, *size)[0] for size in sizes]
-    finish = finishes(generator, len(sizes), channels, dtype, memory_format, ragged=True)
-    actual = poisoned(kernel, Ragged.of([image.to(device) for image in images]), finish)
-    expected = run(reference.colour, Ragged.of(images), finish)
+    epilogue = random_epilogue(generator, len(sizes), channels, dtype, memory_format, ragged=True)
+    actual = poisoned(kernel, Ragged.of([image.to(device) for image in images]), epilogue)
+    expected = run(reference.colour, Ragged.of(images), epilogue)
     for one, other in zip(actual, expected, strict=True):
         laid_out = one.permute(1, 2, 0) if memory_format is torch.channels_last else one
         assert laid_out.is_contiguous()
@@ -277,8 +277,8 @@ def test_images_of_different_sizes_are_finished_as_the_reference_does(
 @pytest.mark.parametrize("device", HERE)
 def test_runs_repeat_bit_for_bit(device):
     images = drawn(torch.Generator().manual_seed(0), 3, 3, 40, 44).to(device)
-    finish = Epilogue(program=program([[(Op.CONTRAST, 0.7), (Op.AUTOCONTRAST, 0)]] * 3), dtype=torch.float16)
-    assert torch.equal(run(kernel, images, finish), run(kernel, images, finish))
+    epilogue = Epilogue(program=program([[(Op.CONTRAST, 0.7), (Op.AUTOCONTRAST, 0)]] * 3), dtype=torch.float16)
+    assert torch.equal(run(kernel, images, epilogue), run(kernel, images, epilogue))
 
 
 @pytest.mark.parametrize("device", HERE)
@@ -286,15 +286,15 @@ def test_statistics_are_of_values_before_they_are_rounded(device):
     """Half precision in between moves each value by up to 2**-11, and their mean by far less."""
     images = torch.full((1, 3, 16, 16), 0.3, device=device)
     rows = [[(Op.BRIGHTNESS, 1.001), (Op.CONTRAST, 0.0)]]
-    finish = Epilogue(program=program(rows), dtype=torch.float32)
-    out = run(kernel, images, finish, between=torch.float16)
+    epilogue = Epilogue(program=program(rows), dtype=torch.float32)
+    out = run(kernel, images, epilogue, between=torch.float16)
     torch.testing.assert_close(out, torch.full_like(out, 0.3 * 1.001 * 0.9999), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("device", HERE)
 def test_a_partner_is_mixed_with_its_own_operations_and_erasure(device):
     images = torch.zeros(2, 1, 2, 4, device=device)
-    finish = Epilogue(
+    epilogue = Epilogue(
         program=program([[(Op.NONE, 0)], [(Op.INVERT, 0)]]),
         erase=Erase(torch.tensor([[0, 0, 0, 0], [0, 0, 1, 1]]).int(), torch.zeros(2).long(), (0.0,), (5.0,)),
         mix=Mix(
@@ -305,7 +305,7 @@ def test_a_partner_is_mixed_with_its_own_operations_and_erasure(device):
         ),
         dtype=torch.float32,
     )
-    out = kernel(images, finish)[0].cpu()
+    out = kernel(images, epilogue)[0].cpu()
     assert out[0, 0].tolist() == [[5, 1, 1, 1], [0, 0, 0, 0]]
     assert out[1, 0].tolist() == [[1.25, 0.25, 0.25, 0.25], [0.25, 0.25, 0.25, 0.25]]
 
@@ -323,8 +323,8 @@ def test_of_many_images_each_is_mixed_with_its_own_partner(memory_format):
     weights = torch.rand(2, count, generator=generator).round(decimals=1)  # some are 1
     images = drawn(generator, count, 3, 224, 224).to("cuda", torch.float16)
     mix = Mix(partners.int(), boxes.int(), *weights)
-    finish = Epilogue(mix=mix, dtype=torch.float32, memory_format=memory_format)
-    torch.testing.assert_close(kernel(images, finish)[0], reference.colour(images, finish)[0], atol=1e-6, rtol=0)
+    epilogue = Epilogue(mix=mix, dtype=torch.float32, memory_format=memory_format)
+    torch.testing.assert_close(kernel(images, epilogue)[0], reference.colour(images, epilogue)[0], atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("device", HERE)
@@ -371,9 +371,9 @@ def test_the_kernel_draws_the_references_noise(device):
     seeds = torch.tensor([0, 1, 2**63 - 1, 123456789012345678])
     boxes = torch.tensor([[0, 0, 20, 28]] * len(seeds)).int()
     images = torch.zeros(len(seeds), 6, 20, 28, device=device)
-    finish = Epilogue(dtype=torch.float32, erase=Erase(boxes, seeds, (1.0,) * 6, (0.0,) * 6))
+    epilogue = Epilogue(dtype=torch.float32, erase=Erase(boxes, seeds, (1.0,) * 6, (0.0,) * 6))
     expected = torch.stack([normal(int(seed), (6, 20, 28)) for seed in seeds])
-    torch.testing.assert_close(kernel(images, finish)[0].cpu(), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(kernel(images, epilogue)[0].cpu(), expected, atol=1e-5, rtol=1e-5)
 
 
 # What is refused
@@ -385,24 +385,24 @@ MIX = Mix(torch.zeros(1, dtype=torch.int32), NO_BOX, torch.ones(1), torch.ones(1
 
 
 @pytest.mark.parametrize(
-    ("images", "finish", "error", "message"),
+    ("images", "epilogue", "error", "message"),
     [
         (IMAGES.double(), Epilogue(), TypeError, r"the images' dtype must be one of .*; got torch.float64"),
-        (IMAGES, Epilogue(dtype=torch.int32), TypeError, r"finish.dtype must be one of .*; got torch.int32"),
+        (IMAGES, Epilogue(dtype=torch.int32), TypeError, r"epilogue.dtype must be one of .*; got torch.int32"),
         (IMAGES, Epilogue(memory_format=torch.channels_last_3d), ValueError, "memory_format must be one of"),
         (IMAGES[:, :2], Epilogue(program=CONTRAST_LAST), ValueError, "need 1 or 3 channels; got 2"),
         (
             IMAGES,
             Epilogue(scale=(1.0,), bias=(0.0,)),
             ValueError,
-            r"finish.scale must have .* 3 channels; got \(1.0,\)",
+            r"epilogue.scale must have .* 3 channels; got \(1.0,\)",
         ),
         (IMAGES, Epilogue(scale=(1.0,) * 3), ValueError, "go together"),
         (IMAGES, Epilogue(statistics=True, mix=MIX), ValueError, "leave those to the last pass"),
         (Ragged.of(IMAGES), Epilogue(mix=MIX), ValueError, "crop or resize them first"),
-        (IMAGES, Epilogue(program=CONTRAST_LAST, part=1), ValueError, "got finish.previous None"),
+        (IMAGES, Epilogue(program=CONTRAST_LAST, part=1), ValueError, "got epilogue.previous None"),
     ],
 )
-def test_what_cannot_be_done_is_refused(images, finish, error, message):
+def test_what_cannot_be_done_is_refused(images, epilogue, error, message):
     with pytest.raises(error, match=message):
-        reference.colour(images, finish)
+        reference.colour(images, epilogue)

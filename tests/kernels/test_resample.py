@@ -1,4 +1,4 @@
-"""Crop, resize, flip and finish: the reference against torchvision, the kernel against the reference."""
+"""Crop, resize, flip and epilogue: the reference against torchvision, the kernel against the reference."""
 
 import importlib
 
@@ -61,13 +61,13 @@ def laid_out(image, layout):
     return image.permute(order).contiguous().permute(back)
 
 
-def compare(images, windows, size, interpolation="bilinear", fill=0.0, finish=FLOAT32, atol=HALF):
+def compare(images, windows, size, interpolation="bilinear", fill=0.0, epilogue=FLOAT32, atol=HALF):
     """The kernel, with a poisoned output, against the reference."""
     empty = torch.empty
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "empty", lambda *args, **kwargs: empty(*args, **kwargs).fill_(99))
-        actual, statistics = kernel(images, windows, size, interpolation=interpolation, fill=fill, finish=finish)
-    expected, _ = reference(images, windows, size, interpolation=interpolation, fill=fill, finish=finish)
+        actual, statistics = kernel(images, windows, size, interpolation=interpolation, fill=fill, epilogue=epilogue)
+    expected, _ = reference(images, windows, size, interpolation=interpolation, fill=fill, epilogue=epilogue)
     for a, e in zip(actual, expected, strict=True):
         assert a.dtype == e.dtype
         assert a.stride() == e.stride()
@@ -95,7 +95,9 @@ def test_the_reference_is_torchvision(case, interpolation):
     size, parts, target = case
     box = box_within(size, parts)
     image = picture(*size, torch.float32)
-    actual, _ = reference(Ragged.of([image]), window(box, target), target, interpolation=interpolation, finish=FLOAT32)
+    actual, _ = reference(
+        Ragged.of([image]), window(box, target), target, interpolation=interpolation, epilogue=FLOAT32
+    )
     expected = resized_crop(image, box, target, interpolation)
     torch.testing.assert_close(actual[0], expected, atol=SINGLE, rtol=0)
 
@@ -121,9 +123,9 @@ def test_the_kernel_is_the_reference(
     box = top + beyond[0], left + beyond[1], max(height + beyond[2], 1), max(width + beyond[3], 1)
     image = laid_out(picture(*size, dtype, channels).to(device), layout)
     virtual = max(target[0] + offset[1], 1), max(target[1] - offset[0], 1)
-    finish = Epilogue(dtype=torch.float32, memory_format=memory_format)
+    epilogue = Epilogue(dtype=torch.float32, memory_format=memory_format)
     atol = HALF if dtype is torch.uint8 else SINGLE
-    compare(Ragged.of([image]), window(box, virtual, offset, flips), target, interpolation, 0.3, finish, atol)
+    compare(Ragged.of([image]), window(box, virtual, offset, flips), target, interpolation, 0.3, epilogue, atol)
 
 
 @pytest.mark.parametrize("device", HERE)
@@ -142,7 +144,7 @@ def test_the_kernel_is_torchvisions_for_each_of_many_images(device, dtype, crowd
         windows.append(window(box, target, flips=flips))
         mirrored = [axis for axis, flipped in zip((-2, -1), flips, strict=True) if flipped]
         expected.append(resized_crop(images[-1], box, target, interpolation).flip(mirrored))
-    options = {"interpolation": interpolation, "finish": FLOAT32}
+    options = {"interpolation": interpolation, "epilogue": FLOAT32}
     arguments = torch.cat(windows), torch.tensor([target for (_, _, target), *_ in crowd])
     actual, _ = kernel(Ragged.of([image.to(device) for image in images]), *arguments, **options)
     like, _ = reference(Ragged.of(images), *arguments, **options)
@@ -160,8 +162,8 @@ def test_every_dtype_and_memory_format_comes_out(device, memory_format, dtype, l
     images = [laid_out(picture(40, 70, seed=seed).to(device), layout) for seed in range(2)]
     windows = torch.cat([window((3, 5, 30, 61), (24, 40), flips=(0, flip)) for flip in (0, 1)])
     size = torch.tensor([[24, 40], [23, 37]]) if is_ragged else (24, 40)
-    finish = Epilogue(dtype=dtype, memory_format=memory_format)
-    compare(Ragged.of(images), windows, size, finish=finish, atol=HALF + ROUNDING[dtype])
+    epilogue = Epilogue(dtype=dtype, memory_format=memory_format)
+    compare(Ragged.of(images), windows, size, epilogue=epilogue, atol=HALF + ROUNDING[dtype])
 
 
 @pytest.mark.parametrize("device", HERE)
@@ -212,8 +214,8 @@ def test_images_may_be_more_than_a_launch_can_have():
 def test_pixels_of_channels_last_are_stored_to_the_last(device, channels, width, dtype):
     images = Ragged.of([picture(12, 40, channels=channels, seed=seed).to(device) for seed in range(2)])
     windows = torch.cat([window((0, 0, 12, 40), (9, width))] * 2)
-    finish = Epilogue(dtype=dtype, memory_format=torch.channels_last)
-    compare(images, windows, (9, width), finish=finish, atol=HALF + ROUNDING[dtype])
+    epilogue = Epilogue(dtype=dtype, memory_format=torch.channels_last)
+    compare(images, windows, (9, width), epilogue=epilogue, atol=HALF + ROUNDING[dtype])
 
 
 @pytest.mark.parametrize("device", HERE)
@@ -246,9 +248,9 @@ def test_values_are_finished(device):
     boxes = torch.tensor([[5, 5, 28, 30], [0, 0, 0, 0], [30, 35, 5, 5]], dtype=torch.int32)
     erase = Erase(boxes, torch.arange(3), (1.0, 1.0, 1.0), (0.0, 0.5, 1.0))
     amounts = {"scale": (2.0, 3.0, 4.0), "bias": (0.1, 0.2, -0.3)}
-    finish = Epilogue(dtype=torch.float32, program=program, erase=erase, **amounts)
+    epilogue = Epilogue(dtype=torch.float32, program=program, erase=erase, **amounts)
     # Brightness and scale make errors of the resampling larger.
-    compare(images, windows, (35, 40), finish=finish, atol=1.4 * 4 * HALF)
+    compare(images, windows, (35, 40), epilogue=epilogue, atol=1.4 * 4 * HALF)
 
 
 @pytest.mark.parametrize("device", HERE)
@@ -257,10 +259,10 @@ def test_statistics_are_those_of_the_reference_and_repeat(device):
     windows = torch.cat([window((0, 5, 20, 32), (35, 40))] * 2)
     ops = torch.tensor([[[Op.AUTOCONTRAST, 0.0], [Op.CONTRAST, 0.5]]] * 2)
     program = ColourProgram(ops, torch.tensor([[0, 0, 1, 2]] * 2, dtype=torch.int32))
-    finish = Epilogue(dtype=torch.float32, program=program, statistics=True)
-    _, statistics = compare(images, windows, (35, 40), finish=finish)
-    assert torch.equal(statistics, kernel(images, windows, (35, 40), finish=finish)[1])
-    _, expected = reference(images, windows, (35, 40), finish=finish)
+    epilogue = Epilogue(dtype=torch.float32, program=program, statistics=True)
+    _, statistics = compare(images, windows, (35, 40), epilogue=epilogue)
+    assert torch.equal(statistics, kernel(images, windows, (35, 40), epilogue=epilogue)[1])
+    _, expected = reference(images, windows, (35, 40), epilogue=epilogue)
     mean, least, greatest = statistics[:, 0] / (35 * 40), statistics[:, 1:4], -statistics[:, 4:]
     actual = torch.cat([mean[:, None], least, greatest], dim=1) / 2**32
     torch.testing.assert_close(actual, expected, atol=HALF, rtol=0)
@@ -273,7 +275,7 @@ def test_statistics_are_those_of_the_reference_and_repeat(device):
 def test_a_box_beside_the_image_is_filled(device, dtype, layout, corner):
     """Nothing is read there: behind a row there may be no number, and far behind it no memory."""
     image = laid_out(picture(7, 9, dtype).to(device), layout)
-    out, _ = kernel(Ragged.of([image]), window((*corner, 5, 6), (4, 4)), (4, 4), fill=0.25, finish=FLOAT32)
+    out, _ = kernel(Ragged.of([image]), window((*corner, 5, 6), (4, 4)), (4, 4), fill=0.25, epilogue=FLOAT32)
     torch.testing.assert_close(out, torch.full_like(out, 0.25), atol=SINGLE, rtol=0)
 
 
@@ -293,8 +295,8 @@ MIX = Mix(torch.zeros(1, dtype=torch.int32), torch.zeros(1, 4, dtype=torch.int32
         ({"interpolation": "lanczos"}, ValueError, "'bilinear', 'bicubic' or 'nearest'; got 'lanczos'"),
         ({"windows": torch.zeros(1, 10)}, ValueError, r"int32 \(1, 10\) on the CPU; got torch.float32 \(1, 10\)"),
         ({"windows": window((0, 0, 0, 4), (2, 2))}, ValueError, r"1 or more; got \[0, 4, 2, 2\] for image 0"),
-        ({"finish": Epilogue(mix=MIX)}, ValueError, "cannot mix"),
-        ({"finish": Epilogue(dtype=torch.int32)}, TypeError, "finish.dtype must be one of .*; got torch.int32"),
+        ({"epilogue": Epilogue(mix=MIX)}, ValueError, "cannot mix"),
+        ({"epilogue": Epilogue(dtype=torch.int32)}, TypeError, "epilogue.dtype must be one of .*; got torch.int32"),
     ],
 )
 def test_what_cannot_be_done_is_refused(arguments, error, message):

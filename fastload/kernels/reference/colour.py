@@ -19,39 +19,39 @@ COLOUR_CHANNELS = (1, 3)
 GREY = (0.2989, 0.587, 0.114)
 
 
-def colour(images: torch.Tensor | Ragged, finish: Epilogue) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
+def colour(images: torch.Tensor | Ragged, epilogue: Epilogue) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     """Apply colour operations, normalise, erase, mix and round. See :func:`fastload.kernels.colour`."""
-    check(images, finish)
+    check(images, epilogue)
     full = 255 if images.dtype is torch.uint8 else 1
-    values, statistics = finished([image.float() / full for image in images], finish)
-    last = finish.memory_format is torch.channels_last
+    values, statistics = finished([image.float() / full for image in images], epilogue)
+    last = epilogue.memory_format is torch.channels_last
     if isinstance(images, Ragged):
         laid_out = [value.permute(1, 2, 0).contiguous().permute(2, 0, 1) if last else value for value in values]
         return Ragged.of(laid_out), statistics
-    out = torch.empty(images.shape, dtype=finish.dtype, device=images.device, memory_format=finish.memory_format)
+    out = torch.empty(images.shape, dtype=epilogue.dtype, device=images.device, memory_format=epilogue.memory_format)
     return torch.stack(values, out=out) if values else out, statistics
 
 
-def finished(values: Sequence[torch.Tensor], finish: Epilogue) -> tuple[list[torch.Tensor], torch.Tensor | None]:
-    """Images (C, H, W), float32 from 0 to 1, as ``finish`` wants them stored; and their statistics, (N, 7) or None."""
-    if finish.program is not None:
-        values = [_coloured(value, finish, n) for n, value in enumerate(values)]
-    statistics = torch.stack([_statistics(value) for value in values]) if finish.statistics and values else None
-    if finish.scale is not None and finish.bias is not None:
-        scale, bias = (torch.tensor(numbers).view(-1, 1, 1) for numbers in (finish.scale, finish.bias))
+def finished(values: Sequence[torch.Tensor], epilogue: Epilogue) -> tuple[list[torch.Tensor], torch.Tensor | None]:
+    """Images (C, H, W), float32 from 0 to 1, as ``epilogue`` stores them; and their statistics, (N, 7) or None."""
+    if epilogue.program is not None:
+        values = [_coloured(value, epilogue, n) for n, value in enumerate(values)]
+    statistics = torch.stack([_statistics(value) for value in values]) if epilogue.statistics and values else None
+    if epilogue.scale is not None and epilogue.bias is not None:
+        scale, bias = (torch.tensor(numbers).view(-1, 1, 1) for numbers in (epilogue.scale, epilogue.bias))
         values = [value * scale.to(value.device) + bias.to(value.device) for value in values]
-    if finish.erase is not None:
-        values = [_erased(value, finish.erase, n) for n, value in enumerate(values)]
-    if finish.mix is not None:
-        values = _mixed(values, finish.mix)
-    return [_rounded(value, finish.dtype) for value in values], statistics
+    if epilogue.erase is not None:
+        values = [_erased(value, epilogue.erase, n) for n, value in enumerate(values)]
+    if epilogue.mix is not None:
+        values = _mixed(values, epilogue.mix)
+    return [_rounded(value, epilogue.dtype) for value in values], statistics
 
 
-def _coloured(values: torch.Tensor, finish: Epilogue, n: int) -> torch.Tensor:
-    assert finish.program is not None
-    start, stop = finish.program.bounds[n, finish.part : finish.part + 2].tolist()
-    previous = None if finish.previous is None else finish.previous[n]
-    for code, amount in finish.program.ops[n, start:stop].tolist():
+def _coloured(values: torch.Tensor, epilogue: Epilogue, n: int) -> torch.Tensor:
+    assert epilogue.program is not None
+    start, stop = epilogue.program.bounds[n, epilogue.part : epilogue.part + 2].tolist()
+    previous = None if epilogue.previous is None else epilogue.previous[n]
+    for code, amount in epilogue.program.ops[n, start:stop].tolist():
         values = _operated(values, Op(int(code)), amount, previous)
     return values
 
@@ -155,54 +155,56 @@ def _rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return values.to(dtype)
 
 
-def check(images: torch.Tensor | Ragged, finish: Epilogue) -> None:
+def check(images: torch.Tensor | Ragged, epilogue: Epilogue) -> None:
     """Refuse what neither the kernel nor the reference can do.
 
     Raises:
         TypeError: the images' dtype or the result's is not one that can be read or stored.
-        ValueError: the parts of ``finish`` do not fit the images or one another.
+        ValueError: the parts of ``epilogue`` do not fit the images or one another.
     """
     channels = images.channels if isinstance(images, Ragged) else images.shape[1]
-    for name, dtype in (("the images' dtype", images.dtype), ("finish.dtype", finish.dtype)):
+    for name, dtype in (("the images' dtype", images.dtype), ("epilogue.dtype", epilogue.dtype)):
         if dtype not in DTYPES:
             raise TypeError(f"{name} must be one of {_listed(DTYPES)}; got {dtype}: convert the images first")
-    if finish.memory_format not in FORMATS:
-        raise ValueError(f"finish.memory_format must be one of {_listed(FORMATS)}; got {finish.memory_format}")
-    if finish.program is not None and channels not in COLOUR_CHANNELS:
+    if epilogue.memory_format not in FORMATS:
+        raise ValueError(f"epilogue.memory_format must be one of {_listed(FORMATS)}; got {epilogue.memory_format}")
+    if epilogue.program is not None and channels not in COLOUR_CHANNELS:
         raise ValueError(
             f"colour operations need 1 or 3 channels; got {channels}: leave them out, or give them the colour channels"
         )
-    _check_channels(finish, channels)
-    if finish.statistics and (finish.scale is not None or finish.erase is not None or finish.mix is not None):
+    _check_channels(epilogue, channels)
+    if epilogue.statistics and (epilogue.scale is not None or epilogue.erase is not None or epilogue.mix is not None):
         raise ValueError(
-            "statistics are of values from 0 to 1; got finish.statistics with scale, erase or mix: leave those to the "
-            "last pass"
+            "statistics are of values from 0 to 1; got epilogue.statistics with scale, erase or mix: leave those to "
+            "the last pass"
         )
-    if finish.mix is not None and isinstance(images, Ragged):
-        raise ValueError("images of different sizes cannot be mixed; got finish.mix: crop or resize them first")
-    if finish.previous is None and _needs_statistics(finish):
+    if epilogue.mix is not None and isinstance(images, Ragged):
+        raise ValueError("images of different sizes cannot be mixed; got epilogue.mix: crop or resize them first")
+    if epilogue.previous is None and _needs_statistics(epilogue):
         raise ValueError(
-            f"part {finish.part} of finish.program has contrast or autocontrast; got finish.previous None: give what "
-            "the pass before returned, with finish.statistics set"
+            f"part {epilogue.part} of epilogue.program has contrast or autocontrast; got epilogue.previous None: give "
+            "what the pass before returned, with epilogue.statistics set"
         )
 
 
-def _check_channels(finish: Epilogue, channels: int) -> None:
-    named = {"finish.scale": finish.scale, "finish.bias": finish.bias}
-    if finish.erase is not None:
-        named |= {"finish.erase.scale": finish.erase.scale, "finish.erase.bias": finish.erase.bias}
+def _check_channels(epilogue: Epilogue, channels: int) -> None:
+    named = {"epilogue.scale": epilogue.scale, "epilogue.bias": epilogue.bias}
+    if epilogue.erase is not None:
+        named |= {"epilogue.erase.scale": epilogue.erase.scale, "epilogue.erase.bias": epilogue.erase.bias}
     for name, numbers in named.items():
         if numbers is not None and len(numbers) != channels:
             raise ValueError(f"{name} must have a number for each of {channels} channels; got {numbers}")
-    if (finish.scale is None) != (finish.bias is None):
-        raise ValueError(f"finish.scale and bias go together; got {finish.scale} and {finish.bias}: give both or none")
+    if (epilogue.scale is None) != (epilogue.bias is None):
+        raise ValueError(
+            f"epilogue.scale and bias go together; got {epilogue.scale} and {epilogue.bias}: give both or none"
+        )
 
 
-def _needs_statistics(finish: Epilogue) -> bool:
-    if finish.program is None:
+def _needs_statistics(epilogue: Epilogue) -> bool:
+    if epilogue.program is None:
         return False
-    codes, bounds = finish.program.ops.numpy()[..., 0], finish.program.bounds.numpy()
-    start, stop = bounds[:, finish.part, None], bounds[:, finish.part + 1, None]
+    codes, bounds = epilogue.program.ops.numpy()[..., 0], epilogue.program.bounds.numpy()
+    start, stop = bounds[:, epilogue.part, None], bounds[:, epilogue.part + 1, None]
     slots = np.arange(codes.shape[1])
     return bool(((codes >= Op.CONTRAST) & (start <= slots) & (slots < stop)).any())
 

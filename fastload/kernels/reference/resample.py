@@ -23,19 +23,19 @@ def resample(
     *,
     interpolation: str = "bilinear",
     fill: float = 0.0,
-    finish: Epilogue = Epilogue(),  # noqa: B008  (frozen)
+    epilogue: Epilogue = Epilogue(),  # noqa: B008  (frozen)
 ) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     """Crop, resize and flip each image, then finish its values.
 
     See :func:`fastload.kernels.resample`, which has the same signature.
     """
-    check(images, windows, interpolation, finish)
-    outs = allocate(images, size, finish)
+    check(images, windows, interpolation, epilogue)
+    outs = allocate(images, size, epilogue)
     resampled = [
         _resampled(image, window, tuple(out.shape[1:]), interpolation, fill)
         for image, window, out in zip(images, windows.tolist(), outs, strict=True)
     ]
-    values, statistics = colour.finished(resampled, finish)
+    values, statistics = colour.finished(resampled, epilogue)
     for value, out in zip(values, outs, strict=True):
         out.copy_(value)
     return outputs(outs), statistics
@@ -96,7 +96,7 @@ def _filter(distance: torch.Tensor, interpolation: str) -> torch.Tensor:
     return torch.where(distance < 1, near, torch.where(distance < 2, far, 0))
 
 
-def check(images: Ragged, windows: torch.Tensor, interpolation: str, finish: Epilogue) -> None:
+def check(images: Ragged, windows: torch.Tensor, interpolation: str, epilogue: Epilogue) -> None:
     """Refuse what neither the kernel nor the reference can do."""
     if interpolation not in (*SUPPORTS, "nearest"):
         raise ValueError(f"interpolation must be 'bilinear', 'bicubic' or 'nearest'; got {interpolation!r}")
@@ -112,25 +112,25 @@ def check(images: Ragged, windows: torch.Tensor, interpolation: str, finish: Epi
             "a window's height, width, virtual height and virtual width must be 1 or more; "
             f"got {windows[image, 2:6].tolist()} for image {image}"
         )
-    if finish.mix is not None:
-        raise ValueError("resample cannot mix; got finish.mix: leave it to kernels.colour, after this pass")
-    colour.check(images, finish)
+    if epilogue.mix is not None:
+        raise ValueError("resample cannot mix; got epilogue.mix: leave it to kernels.colour, after this pass")
+    colour.check(images, epilogue)
 
 
-def allocate(images: Ragged, size: tuple[int, int] | torch.Tensor, finish: Epilogue) -> Ragged:
+def allocate(images: Ragged, size: tuple[int, int] | torch.Tensor, epilogue: Epilogue) -> Ragged:
     """Memory for the outputs: one batch if ``size`` is one for all, else images one behind the other."""
     if not isinstance(size, torch.Tensor):
         shape = (len(images), images.channels, *size)
-        batch = torch.empty(shape, dtype=finish.dtype, device=images.device, memory_format=finish.memory_format)
+        batch = torch.empty(shape, dtype=epilogue.dtype, device=images.device, memory_format=epilogue.memory_format)
         return Ragged.of(batch)
     heights, widths = size.unbind(1)
     pixels = heights * widths
-    step = ALIGNMENT // finish.dtype.itemsize
+    step = ALIGNMENT // epilogue.dtype.itemsize
     lengths = -(-pixels * images.channels // step) * step
     starts = lengths.cumsum(0) - lengths
-    memory = torch.empty(int(lengths.sum()), dtype=finish.dtype, device=images.device)
+    memory = torch.empty(int(lengths.sum()), dtype=epilogue.dtype, device=images.device)
     one = torch.ones_like(widths)
-    last = finish.memory_format is torch.channels_last
+    last = epilogue.memory_format is torch.channels_last
     strides = (one, widths * images.channels, one * images.channels) if last else (pixels, widths, one)
     addresses = memory.data_ptr() + starts * memory.itemsize
     return Ragged(memory, torch.stack([addresses, heights, widths, *strides], 1), images.channels)

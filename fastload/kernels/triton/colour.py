@@ -209,20 +209,20 @@ def _write(image, values, pixel, pixels, inside, DTYPE: tl.constexpr, LAST_OUT: 
         tl.store(image + target, rounded(values[c], DTYPE), inside)
 
 
-def colour(images: torch.Tensor | Ragged, finish: Epilogue) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
+def colour(images: torch.Tensor | Ragged, epilogue: Epilogue) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     """See :func:`fastload.kernels.colour`."""
-    check(images, finish)
-    return _finish_ragged(images, finish) if isinstance(images, Ragged) else _finish_batch(images, finish)
+    check(images, epilogue)
+    return _colour_ragged(images, epilogue) if isinstance(images, Ragged) else _colour_batch(images, epilogue)
 
 
-def _finish_batch(images: torch.Tensor, finish: Epilogue) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _colour_batch(images: torch.Tensor, epilogue: Epilogue) -> tuple[torch.Tensor, torch.Tensor | None]:
     n, channels, height, width = images.shape
-    out = torch.empty(images.shape, dtype=finish.dtype, device=images.device, memory_format=finish.memory_format)
+    out = torch.empty(images.shape, dtype=epilogue.dtype, device=images.device, memory_format=epilogue.memory_format)
     if out.numel() == 0:
         return out, None
-    mix = finish.mix
+    mix = epilogue.mix
     own = () if mix is None else (mix.partners, mix.boxes, mix.inside, mix.outside)
-    parameters, moved = arguments(finish, n, images.device, *own)
+    parameters, moved = arguments(epilogue, n, images.device, *own)
     last = not out.is_contiguous()
     group = _group(width, out.itemsize if last else None)
     groups = PIXELS // group
@@ -262,17 +262,17 @@ def _group(width: int, itemsize: int | None) -> int:
     return next((group for group in allowed if width % group == 0), 1)
 
 
-def _finish_ragged(images: Ragged, finish: Epilogue) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
-    outs = allocate(images, images.sizes, finish)
+def _colour_ragged(images: Ragged, epilogue: Epilogue) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
+    outs = allocate(images, images.sizes, epilogue)
     if not len(images):
         return outs, None
-    parameters, (table, out_table) = arguments(finish, len(images), images.device, images.table, outs.table)
+    parameters, (table, out_table) = arguments(epilogue, len(images), images.device, images.table, outs.table)
     tiles = triton.cdiv(int(images.sizes.prod(1).max()), PIXELS)
     options: dict[str, Any] = {
         "C": images.channels,
         "DTYPE_IN": TYPES[images.dtype],
         "DTYPE": TYPES[outs.dtype],
-        "LAST_OUT": finish.memory_format is torch.channels_last,
+        "LAST_OUT": epilogue.memory_format is torch.channels_last,
         "BLOCK": PIXELS,
         **RAGGED_LAUNCH,
         **overlapping(images.device),

@@ -334,20 +334,20 @@ def _sine(turns):
 
 
 def arguments(
-    finish: Epilogue, images: int, device: torch.device, *others: torch.Tensor
+    epilogue: Epilogue, images: int, device: torch.device, *others: torch.Tensor
 ) -> tuple[dict[str, Any], list[torch.Tensor]]:
     """What the device's half takes, by name, and ``others`` on the device: all in one upload."""
-    program, erase = finish.program, finish.erase
-    ops = [] if program is None else _part(program, finish.part)
+    program, erase = epilogue.program, epilogue.erase
+    ops = [] if program is None else _part(program, epilogue.part)
     noisy = erase is not None and any(erase.scale)
     boxes = [] if erase is None else [erase.boxes, *([erase.seeds] if noisy else [])]
-    empty = [_no_statistics(images)] if finish.statistics else []
+    empty = [_no_statistics(images)] if epilogue.statistics else []
     moved = upload(device, *ops, *boxes, *empty, *others)
     on_device = iter(moved)
     return {
         "program": (next(on_device), ops[0].shape[1]) if ops else None,
-        "previous": finish.previous,
-        "affine": None if finish.scale is None else (finish.scale, finish.bias),
+        "previous": epilogue.previous,
+        "affine": None if epilogue.scale is None else (epilogue.scale, epilogue.bias),
         "erase": None if erase is None else (next(on_device), erase.scale, erase.bias),
         "seeds": next(on_device) if noisy else None,
         "statistics": next(on_device) if empty else None,

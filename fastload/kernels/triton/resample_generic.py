@@ -331,14 +331,14 @@ def resample(
     *,
     interpolation: str = "bilinear",
     fill: float = 0.0,
-    finish: Epilogue = Epilogue(),  # noqa: B008  (it is frozen)
+    epilogue: Epilogue = Epilogue(),  # noqa: B008  (it is frozen)
 ) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     """See :func:`fastload.kernels.resample`."""
-    check(images, windows, interpolation, finish)
-    outs = allocate(images, size, finish)
+    check(images, windows, interpolation, epilogue)
+    outs = allocate(images, size, epilogue)
     block = dict(zip(("TH", "TW", "BH", "BW"), TILE + BLOCK, strict=True))
     options = variant_of(images, windows, outs) | block | LAUNCH
-    return launched(_resample_kernel, TILE, images, windows, outs, fill, finish, FILTER=interpolation, **options)
+    return launched(_resample_kernel, TILE, images, windows, outs, fill, epilogue, FILTER=interpolation, **options)
 
 
 def launched(
@@ -348,13 +348,13 @@ def launched(
     windows: torch.Tensor,
     outs: Ragged,
     fill: float,
-    finish: Epilogue,
+    epilogue: Epilogue,
     **options: Any,
 ) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     """Have one of the two kernels make ``outs``, a program a tile."""
     height, width = outs.sizes.numpy().max(0, initial=0).tolist()
     rows, columns = triton.cdiv(height, tile[0]), triton.cdiv(width, tile[1])
-    shared, (table,) = arguments(finish, len(images), images.device, table_of(images, outs, windows))
+    shared, (table,) = arguments(epilogue, len(images), images.device, table_of(images, outs, windows))
     for first in range(0, len(images) if rows * columns else 0, MOST_IMAGES):
         grid = (columns, rows, min(MOST_IMAGES, len(images) - first))
         kernel[grid](table, first, fill, **shared, **options, **overlapping(images.device))

@@ -212,15 +212,17 @@ def resample(
     *,
     interpolation: str = "bilinear",
     fill: float = 0.0,
-    finish: Epilogue = Epilogue(),  # noqa: B008  (it is frozen)
+    epilogue: Epilogue = Epilogue(),  # noqa: B008  (it is frozen)
 ) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     """See :func:`fastload.kernels.resample`."""
-    check(images, windows, interpolation, finish)
+    check(images, windows, interpolation, epilogue)
     if images.dtype is not torch.uint8 or resample_generic.layout_of(images.table.numpy(), images.channels) != "planar":
-        return resample_generic.resample(images, windows, size, interpolation=interpolation, fill=fill, finish=finish)
-    outs = allocate(images, size, finish)
+        return resample_generic.resample(
+            images, windows, size, interpolation=interpolation, fill=fill, epilogue=epilogue
+        )
+    outs = allocate(images, size, epilogue)
     options = _variant(images, windows, outs, interpolation)
-    return launched(_resample_kernel, TILE, images, windows, outs, fill, finish, FILTER=interpolation, **options)
+    return launched(_resample_kernel, TILE, images, windows, outs, fill, epilogue, FILTER=interpolation, **options)
 
 
 def _variant(images: Ragged, windows: torch.Tensor, outs: Ragged, interpolation: str) -> dict[str, Any]:
