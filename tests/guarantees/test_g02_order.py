@@ -1,0 +1,28 @@
+"""G2: The same batches in the same order."""
+
+import pytest
+import torch
+
+import fastload as fl
+from tests.batches import numbered_loader
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("depth", [1, 2, 50])
+def test_g02_same_batches_in_the_same_order_with_the_short_last_one(workers, depth):
+    loader = fl.PrefetchLoader(numbered_loader(samples=10, num_workers=workers), device="cpu", depth=depth)
+    for _ in range(2):
+        assert [labels.tolist() for _, labels in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def test_g02_shuffling_is_that_of_the_wrapped_loader():
+    torch.manual_seed(3)
+    expected = [labels.tolist() for _, labels in numbered_loader(shuffle=True)]
+    torch.manual_seed(3)
+    assert [labels.tolist() for _, labels in fl.PrefetchLoader(numbered_loader(shuffle=True), device="cpu")] == expected
+
+
+def test_g02_an_empty_loader_yields_nothing():
+    assert list(fl.PrefetchLoader([], device="cpu")) == []
+    iterator = iter(fl.PrefetchLoader([], device="cpu"))
+    assert [next(iterator, "end"), next(iterator, "end")] == ["end", "end"]

@@ -1,0 +1,51 @@
+"""G9: Randomness depends on seed, epoch and the place of the sample in the epoch alone."""
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, DistributedSampler
+
+import fastload as fl
+from fastload import transforms as T
+from tests.guarantees.shared import AUGMENT, STD, Ramps
+
+
+@pytest.mark.parametrize("batch_size", [3, 8])
+def test_g09_augmentation_depends_on_seed_epoch_and_place_alone(batch_size):
+    ramp = torch.arange(8, dtype=torch.uint8).expand(24, 3, 2, 8)
+
+    def flipped(depth=2, seed=0, epoch=0):
+        loader = fl.PrefetchLoader(
+            ramp.split(batch_size), transform=T.RandomHorizontalFlip(), device="cpu", depth=depth, seed=seed
+        )
+        loader.set_epoch(epoch)
+        return torch.cat([images[:, 0, 0, 0] != 0 for images in loader])
+
+    key = T.Key(seed=0, epoch=0)
+    assert torch.equal(flipped(), T.RandomHorizontalFlip().sample(torch.tensor([[2, 8]] * 24), key))
+    assert torch.equal(flipped(depth=5), flipped())
+    assert not torch.equal(flipped(seed=1), flipped())
+    assert not torch.equal(flipped(epoch=1), flipped())
+
+
+def augmented(device="cpu", *, depth=2, workers=0, ranks=1):
+    """Each sample's augmented image, whichever rank it came to."""
+    found = {}
+    for rank in range(ranks):
+        sampler = DistributedSampler(Ramps(), ranks, rank, shuffle=True, seed=3)
+        wrapped = DataLoader(Ramps(), batch_size=4, sampler=sampler, num_workers=workers)
+        loader = fl.PrefetchLoader(wrapped, transform=T.Compose(AUGMENT), device=device, depth=depth, seed=1)
+        for images, labels in loader:
+            found |= dict(zip(labels.tolist(), images.cpu(), strict=True))
+    return torch.stack([found[index] for index in range(len(Ramps()))])
+
+
+@pytest.mark.parametrize("setting", [{"depth": 1}, {"depth": 4}, {"workers": 8}, {"ranks": 4}])
+def test_g09_a_sample_is_augmented_alike_however_it_comes(setting):
+    assert torch.equal(augmented(**setting), augmented())
+
+
+@pytest.mark.gpu
+def test_g09_a_sample_is_augmented_alike_on_cpu_and_gpu():
+    # Resampling is right to a thousandth of full scale, which a factor of contrast and a small std make larger.
+    largest = 1.4**3 * 1e-3 / min(STD)
+    assert (augmented("cuda") - augmented("cpu")).abs().max() <= largest

@@ -1,0 +1,72 @@
+"""What a loader refuses, and what it remarks upon."""
+
+import warnings
+
+import pytest
+import torch
+from torchvision import tv_tensors
+
+import fastload as fl
+from fastload import transforms as T
+from tests.guarantees.shared import MEAN, STD
+
+
+def test_values_normalised_once_already_are_remarked_upon_once():
+    normalised = [(torch.randn(2, 3, 4, 4), torch.zeros(2)) for _ in range(3)]
+    with pytest.warns(UserWarning, match=r"torch.float32 with values from -.*normalised already") as caught:
+        list(fl.PrefetchLoader(normalised, MEAN, STD, device="cpu"))
+    assert len(caught) == 1
+
+
+def test_floats_from_0_to_1_with_a_mean_in_0_to_255_are_remarked_upon():
+    scaled = [(torch.rand(2, 3, 4, 4), torch.zeros(2))]
+    with pytest.warns(UserWarning, match=r"are given for values from 0 to 255"):
+        list(fl.PrefetchLoader(scaled, [123.7, 116.3, 103.5], [58.4, 57.1, 57.4], device="cpu"))
+
+
+def test_fitting_values_pass_in_silence():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        list(fl.PrefetchLoader([torch.rand(2, 3, 4, 4)], MEAN, STD, device="cpu"))
+        list(fl.PrefetchLoader([torch.zeros(2, 3, 4, 4, dtype=torch.uint8)], [123.7] * 3, [58.4] * 3, device="cpu"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"loader": 7}, "loader must be an iterable of batches.*got int"),
+        ({"depth": 0}, "depth must be an int of at least 1.*got 0"),
+        ({"depth": 1.5}, "depth must be an int of at least 1.*got 1.5"),
+        ({"seed": -1}, "seed must be an int from 0.*got -1"),
+        ({"mean": MEAN}, "mean and std go together"),
+        ({"dtype": torch.bfloat16}, "dtype and memory_format are those of normalised images"),
+        ({"transform": 3}, "transform must be callable.*got 3"),
+        ({"device": "xpu"}, "device must be one that this machine has.*got 'xpu'"),
+        ({"mean": MEAN, "std": STD, "dtype": torch.int8}, "dtype must be one of.*got torch.int8"),
+    ],
+)
+def test_bad_arguments_are_refused_with_what_was_got(arguments, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        fl.PrefetchLoader(**{"loader": [], **arguments})
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (torch.zeros(4, 3, 8, 8, dtype=torch.int32), "images must be uint8.*got torch.int32"),
+        (torch.zeros(4, 2, 8, 8, dtype=torch.uint8), r"mean and std have 3 channels.*\(4, 2, 8, 8\)"),
+        ((torch.arange(4), torch.zeros(4, 3, 8, 8)), r"the first tensor.*batch\[0\]: Tensor torch.int64 \(4,\)"),
+        (["a", 7], "the batch holds no image"),
+    ],
+)
+def test_batches_without_fitting_images_are_refused_with_what_was_got(batch, message):
+    with pytest.raises(TypeError, match=message):
+        list(fl.PrefetchLoader([batch], MEAN, STD, device="cpu"))
+
+
+def test_boxes_go_where_their_image_goes():
+    boxes = tv_tensors.BoundingBoxes([[0, 1, 3, 2]], format="XYXY", canvas_size=(4, 4))
+    batch = ([torch.zeros(3, 4, 4, dtype=torch.uint8)], [{"boxes": boxes, "labels": torch.tensor([7])}])
+    ((_, targets),) = fl.PrefetchLoader([batch], transform=T.RandomHorizontalFlip(1.0), device="cpu")
+    assert targets[0]["boxes"].tolist() == [[1, 1, 4, 2]]
+    assert targets[0]["labels"].tolist() == [7]
