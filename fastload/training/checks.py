@@ -1,4 +1,4 @@
-"""What ``TrainStep`` can be made with; all else is refused with what was given and what is allowed."""
+"""Checks of ``TrainStep``'s arguments. Each error quotes the value received and the values allowed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_optimizers(optimizers: Sequence[Optimizer], models: Sequence[nn.Module
         if held.isdisjoint(known):
             raise ValueError(
                 f"optimizer must hold parameters of the model; got {len(held)} parameters, none the model's. "
-                "Make it from model.parameters(), after all that replaces them"
+                "Make it from model.parameters(), after the last call that replaces them"
             )
 
 
@@ -44,7 +44,9 @@ def check_loss_fn(loss_fn: object, models: Sequence[nn.Module]) -> None:
 
 def check_accumulate(accumulate: object) -> None:
     if not isinstance(accumulate, int) or isinstance(accumulate, bool) or accumulate < 1:
-        raise ValueError(f"accumulate must be an int of at least 1, the batches an update; got {accumulate!r}")
+        raise ValueError(
+            f"accumulate must be an int of at least 1, the number of batches an update; got {accumulate!r}"
+        )
 
 
 def check_clipping(max_norm: float | None, clip_value: float | None) -> None:
@@ -65,12 +67,12 @@ def check_schedulers(schedulers: Sequence[object], optimizers: Sequence[Optimize
         if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
             raise TypeError(
                 "scheduler must be a torch.optim.lr_scheduler.LRScheduler that needs no metric, or None; got a "
-                f"{type(scheduler).__name__}. Leave it out, and step it in the loop"
+                f"{type(scheduler).__name__}. Leave it out, and step it in your loop"
             )
         if not any(scheduler.optimizer is optimizer for optimizer in optimizers):
             raise ValueError(
                 "scheduler must be the given optimizer's; got a "
-                f"{type(scheduler).__name__} of another. Make it anew with this optimizer"
+                f"{type(scheduler).__name__} of another. Make it with this optimizer"
             )
 
 
@@ -81,5 +83,5 @@ def check_scaler(scaler: object, precision: str) -> None:
         raise TypeError(f"scaler must be a torch.amp.GradScaler, or None; got a {type(scaler).__name__}")
     if precision != "fp16":
         raise ValueError(
-            f"scaler needs precision='fp16'; got precision={precision!r}. Leave the scaler out, or ask for fp16"
+            f"scaler needs precision='fp16'; got precision={precision!r}. Leave the scaler out, or train in fp16"
         )

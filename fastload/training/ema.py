@@ -1,19 +1,22 @@
-"""The exponential moving average of a model's weights: better to evaluate than the weights themselves."""
+"""``EMA``: the exponential moving average of a model's weights, which often evaluates better than the weights."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+
+from fastload.training.ranks import local_part
 
 __all__ = ["EMA"]
 
 
 class EMA:
-    """Averages of the parameters and buffers that a model's ``state_dict`` has, on the device.
+    """Averages of the parameters and buffers in a model's ``state_dict``, on their device and in their dtypes.
 
     >>> model = nn.Linear(4, 2)
     >>> ema = EMA(model, 0.9)
@@ -21,8 +24,8 @@ class EMA:
     >>> with ema.applied():  # the model computes with the averages
     ...     prediction = model(torch.randn(8, 4))
 
-    Each update is ``average.lerp_(weight, 1 - decay)``, many tensors a launch. Integers and booleans, as batch norm's
-    count of batches, are copied. ``decay`` is above 0 and below 1; others raise ValueError.
+    Each update is ``average.lerp_(weight, 1 - decay)``, with many tensors a launch. Integers and booleans, such as
+    batch norm's count of batches, are copied. ``decay`` must be above 0 and below 1; else ValueError.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -40,16 +43,16 @@ class EMA:
         self._is_applied = False
 
     def hold_buffers(self) -> None:
-        """Let the next ``update`` take the buffers as they are now, whatever forward passes come before it."""
+        """Keep copies of the buffers for the next ``update``, since forward passes before it change them."""
         self._sources = [weight if isinstance(weight, nn.Parameter) else weight.clone() for weight in self._weights]
 
     @torch.no_grad()
     def update(self) -> None:
-        """Move the averages towards the weights as they are, and towards the buffers held, if any were."""
+        """Move the averages towards the weights, and towards the buffers kept by ``hold_buffers`` if it was called."""
         self.refuse_if_applied()
         sources, self._sources = self._sources, self._weights
-        # of parameters that FSDP2 has sharded, this rank's parts: foreach takes no mixture of these and plain buffers
-        averages, sources = [_local(average) for average in self._averages], [_local(source) for source in sources]
+        # foreach takes no mixture of sharded parameters and plain buffers.
+        averages, sources = list(map(local_part, self._averages)), list(map(local_part, sources))
         floating = slice(None, self._floating)
         torch._foreach_lerp_(averages[floating], sources[floating], 1 - self.decay)
         rest = slice(self._floating, None)
@@ -58,15 +61,15 @@ class EMA:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Give the model the averages for the time of the block, and its own weights back after it.
+        """A context in which the model computes with the averages; its own weights come back after it.
 
         >>> model = nn.Linear(4, 2)
         >>> with EMA(model, 0.9).applied():
         ...     ...
         Ellipsis
 
-        A block within the block, or a training step, raises RuntimeError. What the block writes to the weights,
-        or to the buffers, is written to the averages.
+        Inside it, a second ``applied`` and a training step raise RuntimeError. Writes to the model's weights or buffers
+        go to the averages.
         """
         self.refuse_if_applied()
         self._swap()
@@ -78,20 +81,20 @@ class EMA:
             self._is_applied = False
 
     def refuse_if_applied(self) -> None:
-        """Raise RuntimeError if the model holds the averages at present."""
+        """Raise RuntimeError inside ``applied``."""
         if self._is_applied:
-            raise RuntimeError("the model holds its averages: leave the block of ema.applied() first")
+            raise RuntimeError("the model computes with its averages: leave the block of ema.applied() first")
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the averages under the model's own names: ``model.load_state_dict`` takes them."""
+        """Return the averages by the model's own names, for ``model.load_state_dict``; not copied."""
         self.refuse_if_applied()
         return dict(self._named)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the averages from ``state``; KeyError if its names are not the model's."""
+        """Copy the averages from ``state``; KeyError if its names are not the model's."""
         if state.keys() != self._named.keys():
             differing = sorted(state.keys() ^ self._named.keys())
-            raise KeyError(f"the averages of another model: {', '.join(differing[:5])} in one of them alone")
+            raise KeyError(f"the averages are of another model: {', '.join(differing[:5])} in only one of the two")
         with torch.no_grad():
             for name, average in self._named.items():
                 average.copy_(state[name])
@@ -99,16 +102,10 @@ class EMA:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        modules: Iterable[Any] = self._model.modules()
-        for module in modules:
-            if hasattr(module, "reshard"):  # FSDP2 may hold what it gathered for a forward pass, and would use it again
+        for module in self._model.modules():
+            if isinstance(module, FSDPModule):  # else its next forward pass may use weights gathered before
                 module.reshard()
         for weight, average in zip(self._weights, self._averages, strict=True):
             kept = weight.clone()
             weight.copy_(average)
             average.copy_(kept)
-
-
-def _local(tensor: Tensor) -> Tensor:
-    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local

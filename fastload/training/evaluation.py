@@ -1,4 +1,4 @@
-"""``evaluate``: what a model's outputs are worth, in the precision you choose; the model is left as it was."""
+"""``evaluate``: a model's metrics over a loader, in the precision you choose; the model stays in its mode."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from fastload.structure.tree import Path, map_movable
+from fastload.structure.tree import Path, is_movable, map_movable
 from fastload.training.precision import autocast, resolve_precision
 
 __all__ = ["Metric", "evaluate"]
@@ -19,7 +19,7 @@ METHODS = ("update", "compute", "reset")
 
 
 class Metric(Protocol):
-    """What torchmetrics, torcheval and a class of your own have in common."""
+    """The interface of torchmetrics and torcheval; your own class can have it too."""
 
     def update(self, outputs: Any, targets: Any, /) -> Any: ...
 
@@ -35,7 +35,7 @@ def evaluate(
     *,
     precision: str = "auto",
 ) -> Any:
-    """Return what ``metrics`` compute from the model's outputs for all batches of a loader.
+    """Compute metrics of the model's outputs over all batches of a loader.
 
     >>> from torchmetrics.classification import MulticlassAccuracy
     >>> model = nn.Linear(4, 2)
@@ -44,42 +44,42 @@ def evaluate(
     >>> sorted(evaluate(model, loader, metrics, precision="bf16"))
     ['macro', 'micro']
 
-    The model is in evaluation mode meanwhile, and each of its modules in its own mode again afterwards, after an
-    error too. No gradient is recorded, and the host waits for the device only where a metric does.
+    The model is set to evaluation mode; afterwards, also after an error, each of its modules is in its own mode again.
+    No gradient is recorded, and the host waits for the device only where a metric does.
 
     Args:
-        model: on its device already; evaluated where its first parameter is.
+        model: already on its device, which is that of its first parameter.
         loader: batches of ``(inputs, targets)`` on that device, as ``PrefetchLoader`` yields them.
         metrics: an object with ``update(outputs, targets)``, ``compute()`` and ``reset()``, such as a
             ``torchmetrics.Metric`` or ``MetricCollection``, or a mapping of names to such objects. Those with a ``to``
-            method are moved to the device. They are reset at the start, and keep what they hold at the end.
+            method are moved to the device. They are reset at the start only, so their state can be read afterwards.
         precision: of ``model(inputs)``: ``"fp32"``, ``"bf16"``, ``"fp16"`` or ``"auto"``, as for ``TrainStep``.
-            Metrics are outside autocast, and get 16-bit outputs as float32, which changes no value.
+            Metrics run outside autocast, and get 16-bit outputs as float32, which changes no value.
 
     Returns:
-        What the metric's ``compute`` returns; of a mapping, a dict of that by name; without metrics, an empty dict.
+        What the metric's ``compute`` returns; for a mapping, a dict of these by name; without metrics, an empty dict.
 
     Raises:
-        TypeError: a metric lacks a method, or a batch is no pair.
+        TypeError: a metric lacks a method, or a batch is not a pair.
         ValueError: ``precision`` is none of those above.
 
-    With several ranks each evaluates its own batches, and torchmetrics gathers over ranks in ``compute``.
+    With several ranks, each evaluates its own batches; torchmetrics combines the ranks in ``compute``.
     """
     is_one = metrics is not None and not isinstance(metrics, Mapping)
     named: Mapping[str, Any] = {"metric": metrics} if is_one else metrics or {}  # type: ignore[assignment]
     _check(named)
     device = next((tensor.device for tensor in chain(model.parameters(), model.buffers())), torch.device("cpu"))
-    region = autocast(resolve_precision(precision, device), device)
+    autocast_region = autocast(resolve_precision(precision, device), device)
     for metric in named.values():
-        if hasattr(metric, "to"):
+        if is_movable(metric):
             metric.to(device)
         metric.reset()
-    # No inference_mode: what a model keeps from a pass in it, such as a table made at first need or parameters that
-    # FSDP2 has gathered, cannot be trained with.
+    # Not inference_mode: what a model keeps from its forward pass, such as a cached table or parameters gathered by
+    # FSDP2, could not be trained with.
     with torch.no_grad(), _in_evaluation_mode(model):
         for batch in loader:
             inputs, targets = _pair(batch)
-            with region:
+            with autocast_region:
                 outputs = model(inputs)
             outputs = map_movable(_widened, outputs)
             for metric in named.values():
@@ -95,7 +95,7 @@ def _in_evaluation_mode(model: nn.Module) -> Iterator[None]:
         model.eval()
         yield
     finally:
-        model.train(modes[model])  # undoes what a module's own train() does besides, such as merging weights
+        model.train(modes[model])  # a module's own train() may do more, such as merge weights: this undoes it
         for module, mode in modes.items():
             module.training = mode
 
@@ -111,8 +111,8 @@ def _pair(batch: Any) -> tuple[Any, Any]:
             return inputs, targets
     length = f" of {len(batch)}" if isinstance(batch, (tuple, list, Mapping)) else ""
     raise TypeError(
-        f"a batch must be a pair, (inputs, targets); got a {type(batch).__name__}{length}. Make pairs of the loader's "
-        'batches, such as ((batch["image"], batch["label"]) for batch in loader)'
+        f"a batch must be a pair, (inputs, targets); got a {type(batch).__name__}{length}. Turn the loader's batches "
+        'into pairs, such as ((batch["image"], batch["label"]) for batch in loader)'
     )
 
 
@@ -121,6 +121,6 @@ def _check(metrics: Mapping[str, Any]) -> None:
         missing = [method for method in METHODS if not callable(getattr(metric, method, None))]
         if missing:
             raise TypeError(
-                f"metrics must have update, compute and reset, or be a mapping of names to objects that have; got "
+                f"metrics must have update, compute and reset, or map names to objects that have them; got "
                 f"{name}: a {type(metric).__name__} without {', '.join(missing)}"
             )

@@ -1,4 +1,4 @@
-"""What a model or loss function returns: a scalar, or a dict of scalars to be summed."""
+"""Sums what a model or loss function returns: a scalar loss, or a dict of its terms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ __all__ = ["total"]
 
 
 def total(returned: object) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the loss and, if it came as a dict, its terms."""
+    """Return the scalar loss, and its terms if ``returned`` is a dict of them, else an empty dict.
+
+    >>> total({"box": torch.tensor(1.0), "label": torch.tensor(2.0)})
+    (tensor(3.), {'box': tensor(1.), 'label': tensor(2.)})
+
+    Raises TypeError for anything but a scalar tensor or a mapping of names to scalar tensors.
+    """
     if not isinstance(returned, Mapping):
         return _scalar(returned), {}
     if not returned:
@@ -27,6 +33,6 @@ def _scalar(value: object, where: str = "") -> Tensor:
     got = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
     raise TypeError(
         f"the loss must be a scalar tensor or a dict of scalar tensors; got {where}{got}. "
-        "Reduce it, such as with .mean(); turn a prediction into a loss by a loss_fn; call model.train() if "
-        "the model returns losses in training mode alone, as torchvision's detection models do"
+        "Reduce it, such as with .mean(); pass a loss_fn if the model returns predictions; call model.train() if "
+        "the model returns losses in training mode only, as torchvision's detection models do"
     )

@@ -1,6 +1,7 @@
-"""``StageMemory``: what a training step holds in memory after each of its stages, and the most it held during each.
+"""``StageMemory``: the bytes that a training step holds after each of its stages, and their peak during it.
 
-The step itself is run, twice, with marks between its stages; then all that it changed is given back.
+``TrainStep.profile_memory`` runs two real steps, and calls back at the end of each stage, when a meter is read.
+Afterwards all that the steps changed is restored.
 """
 
 from __future__ import annotations
@@ -8,27 +9,31 @@ from __future__ import annotations
 import copy
 import json
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fastload.streams import STREAMLESS
 from fastload.structure.tree import Path, map_movable, tensors
 
-if TYPE_CHECKING:
-    from fastload.training.step import TrainStep
-
-__all__ = ["STAGES", "Reading", "StageMemory", "profile_memory"]
+__all__ = ["STAGES", "Reading", "StageCallback", "StageMemory", "on_host", "profile_memory", "restored"]
 
 STAGES = ("data", "forward", "loss", "backward", "step")
+
+
+class StageCallback(Protocol):
+    """Called by a training step with the name of each of ``STAGES`` that it has ended."""
+
+    def __call__(self, stage: str, /) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -56,9 +61,9 @@ class StageMemory:
     ``first`` and ``second`` hold a ``Reading`` for each of ``"data"``, ``"forward"``, ``"loss"``, ``"backward"`` and
     ``"step"``. ``print(memory)`` shows a table, in MiB of 2**20 bytes; ``memory.to_json()`` is for programs.
 
-    ``counted`` says by whom: ``"allocator"``, that of the device, which counts all that this process has on it; or,
-    where it does not count, as on the CPU, ``"tensors"``: those that the step, its model and its batch hold, without
-    what operators need inside.
+    ``counted`` says what was counted: ``"allocator"``, all that this process has on the device, by its allocator; or
+    ``"tensors"``, where there is no such count, as on the CPU: the tensors that the step, its model and its batch hold,
+    without what operators need inside.
     """
 
     device: str
@@ -96,93 +101,71 @@ class StageMemory:
         return captured.get().rstrip()
 
 
-def profile_memory(step: TrainStep, batch: Any) -> StageMemory:
-    """Run two training steps on ``batch``, and return their memory; ``TrainStep.profile_memory`` tells more."""
-    if step._window.batches > 0:
-        raise RuntimeError("memory is profiled over whole windows, and this one has begun: call step.flush() first")
-    device = step._device
+TrainBatch = Callable[[Any, StageCallback], bool]  # calls back at each stage's end; whether the batch ended a window
+
+
+def profile_memory(train: TrainBatch, batch: Any, device: torch.device, held: Iterable[Tensor]) -> StageMemory:
+    """Train on ``batch`` for two windows, and return their memory.
+
+    ``held`` are the tensors of models, optimizers and averages. It is best a generator, as a list would keep tensors
+    alive that the steps replace.
+    """
     backend: Any = torch.get_device_module(device)
-    with _given_back(step):
-        meter: Meter = _Allocator(device) if hasattr(backend, "max_memory_allocated") else _Tensors(step, batch)
-        with meter:
-            first, second = (_measure(step, batch, meter) for _ in range(2))
+    meter: Meter
+    if hasattr(backend, "max_memory_allocated"):
+        meter = _AllocatorMeter(device)
+    else:
+        meter = _TensorMeter(device, chain(held, tensors(batch).values()))
+    with meter:
+        first, second = (_profile_window(train, batch, device, meter) for _ in range(2))
     name = backend.get_device_name(device) if hasattr(backend, "get_device_name") else device.type
     return StageMemory(name, meter.counted, first, second)
 
 
-def _measure(step: TrainStep, batch: Any, meter: Meter) -> dict[str, Reading]:
-    """Train on the batch until a window ends; return what its last batch held, with the peaks of them all."""
+def _profile_window(train: TrainBatch, batch: Any, device: torch.device, meter: Meter) -> dict[str, Reading]:
+    """Return what the window's last batch held at the end of each stage, and each stage's peak over all batches."""
     readings: dict[str, Reading] = {}
 
-    def mark(stage: str) -> None:
+    def read(stage: str, /) -> None:
         now, before = meter.read(), readings.get(stage)  # with several models or batches, a stage ends several times
         readings[stage] = Reading(now.allocated, now.peak if before is None else max(now.peak, before.peak))
 
-    stepped = False
-    while not stepped:
+    ended = False
+    while not ended:
         meter.read()
-        moved = map_movable(lambda leaf, _: leaf.to(step._device), batch)
-        mark("data")
-        with _marking(step, mark):
-            stepped = step(*moved).stepped
-        mark("step")
+        moved = map_movable(lambda leaf, _: leaf.to(device), batch)
+        read("data")
+        ended = train(moved, read)
+        read("step")
         del moved
-    readings.setdefault("forward", readings["loss"])  # where a loss_fn calls parts of a model, and not the model
+    readings.setdefault("forward", readings["loss"])  # a loss_fn may call parts of a model instead of the model
     return {stage: readings[stage] for stage in STAGES}
 
 
 @contextmanager
-def _marking(step: TrainStep, mark: Callable[[str], None]) -> Iterator[None]:
-    """Call ``mark`` with the name of each stage that ends inside the step."""
-    forward, update = step._forward, step._update
-
-    def marked_forward(batch: tuple[Any, ...]) -> object:
-        returned = forward(batch)
-        mark("loss")
-        return returned
-
-    def marked_update() -> tuple[Tensor | None, Tensor | None]:
-        mark("backward")
-        return update()
-
-    hooks = [model.register_forward_hook(lambda *_: mark("forward")) for model in step._models]
-    vars(step).update(_forward=marked_forward, _update=marked_update)
-    try:
-        yield
-    finally:
-        del step._forward, step._update
-        for hook in hooks:
-            hook.remove()
-
-
-@contextmanager
-def _given_back(step: TrainStep) -> Iterator[None]:
-    """Give back after the block what training in it changes, kept on the host meanwhile.
-
-    It is given back as to a run that was stopped and goes on.
-    """
-    models, device = step._models, step._device
+def restored(models: Sequence[nn.Module], optimizers: Sequence[Optimizer], device: torch.device) -> Iterator[None]:
+    """Restore weights, buffers, optimizers and random numbers after the block, from copies on the host."""
     weights = [weight for model in models for weight in chain(model.parameters(), model.buffers())]
-    kept = _on_host(weights)
-    optimizers = []
-    for optimizer in step._optimizers:
+    weights_before = on_host(weights)
+    states_before = []
+    for optimizer in optimizers:
         state = optimizer.state_dict()
-        optimizers.append((optimizer, {**copy.deepcopy({**state, "state": {}}), "state": _on_host(state["state"])}))
-    training = {**_on_host(step.state_dict()), "place": step._resumed_at}
+        states_before.append({**copy.deepcopy({**state, "state": {}}), "state": on_host(state["state"])})
     devices = [] if device.type in STREAMLESS else [device]
     try:
         with torch.random.fork_rng(devices, device_type=device.type):
             yield
     finally:
         with torch.no_grad():
-            for weight, before in zip(weights, kept, strict=True):
+            for weight, before in zip(weights, weights_before, strict=True):
                 weight.copy_(before)
-        for optimizer, state in optimizers:
+        for optimizer, state in zip(optimizers, states_before, strict=True):
             optimizer.load_state_dict(state)
-        step.load_state_dict(training)
 
 
-def _on_host(state: Any) -> Any:
+def on_host(state: Any) -> Any:
+    """Return a copy of a nested state whose tensors are on the CPU."""
+
     def copied(leaf: Any, _: Path) -> Any:
         return leaf.detach().to("cpu", copy=True) if isinstance(leaf, Tensor) else leaf
 
@@ -198,8 +181,8 @@ class Meter(AbstractContextManager[Any], Protocol):
         """Return what is allocated now, and the peak since the last reading."""
 
 
-class _Allocator(AbstractContextManager[Any]):
-    """The counters of a device's own allocator. They move when work is queued: there is nothing to wait for."""
+class _AllocatorMeter(AbstractContextManager[Any]):
+    """Reads the counters of the device's allocator, which count when work is queued, so reading waits for nothing."""
 
     counted = "allocator"
 
@@ -217,20 +200,17 @@ class _Allocator(AbstractContextManager[Any]):
     def __exit__(self, *_: object) -> None: ...
 
 
-class _Tensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts each storage from the operator that returns it until it dies, and those that the step holds before."""
+class _TensorMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the storages of ``held``, and each storage that an operator returns, until it is freed."""
 
     counted = "tensors"
 
-    def __init__(self, step: TrainStep, batch: Any) -> None:
+    def __init__(self, device: torch.device, held: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._device = step._device
+        self._device = device
         self._living: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._allocated = self._peak = 0
-        states = [optimizer.state_dict()["state"] for optimizer in step._optimizers]
-        averages = step.ema.state_dict() if step.ema is not None else {}
-        weights = [chain(model.parameters(), model.buffers()) for model in step._models]
-        for tensor in chain(*weights, tensors([states, averages, batch]).values()):
+        for tensor in held:
             self._count(tensor)
 
     def read(self) -> Reading:
@@ -249,7 +229,7 @@ class _Tensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _count(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
-        key, size = storage._cdata, storage.nbytes()
+        key, size = storage._cdata, storage.nbytes()  # noqa: SLF001  (its address, which has no public name)
         if tensor.device.type == self._device.type and key not in self._living:
             self._living[key] = weakref.ref(storage, partial(self._discount, key, size))
             self._allocated += size

@@ -1,22 +1,25 @@
-"""The watch for losses that are inf or NaN: kept on the device, and told by the host when it knows."""
+"""``NonfiniteMonitor``: finds losses that are inf or NaN, on the device, so that the host need not wait for them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["REACTIONS", "LossRecord", "NonfiniteMonitor"]
+__all__ = ["REACTIONS", "LossRecord", "NonfiniteMonitor", "describe"]
 
 REACTIONS = ("raise", "skip", "ignore")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LossRecord:
-    """A batch's loss and its terms, and the batch's number since training began and in its epoch, if known."""
+    """The loss of one batch, its terms, and which batch it was.
+
+    ``number`` counts from 1 since training began; ``place`` from 0 in the epoch, None if that is unknown.
+    """
 
     loss: Tensor
     terms: dict[str, Tensor]
@@ -30,50 +33,51 @@ class LossRecord:
 
 
 class NonfiniteMonitor:
-    """Sees the losses of a window, and gives one flag for all of them.
+    """Collects the losses of one accumulation window, and flags the window if one of them is inf or NaN.
 
-    >>> watch = NonfiniteMonitor()
-    >>> watch.see(LossRecord(torch.tensor(0.5), {}, 1, None))
-    >>> watch.see(LossRecord(torch.tensor(torch.inf), {}, 2, None))
-    >>> watch.flag()
+    >>> monitor = NonfiniteMonitor()
+    >>> monitor.add(LossRecord(torch.tensor(0.5), {}, 1, None))
+    >>> monitor.add(LossRecord(torch.tensor(torch.inf), {}, 2, None))
+    >>> monitor.flag()
     tensor(1.)
     """
 
     def __init__(self) -> None:
-        self.seen: list[LossRecord] = []
-        self._poison: Tensor | None = None
+        self.reset()
 
-    def see(self, batch: LossRecord) -> None:
+    def reset(self) -> None:
+        """Begin a new window."""
+        self.records: list[LossRecord] = []
+        self._zero_or_nan: Tensor | None = None
+
+    def add(self, record: LossRecord) -> None:
         # 0 for a finite loss, else NaN, in one launch; isfinite takes several.
-        poison = batch.loss * 0
-        self._poison = poison if self._poison is None else self._poison + poison
-        self.seen.append(batch)
+        zero_or_nan = record.loss * 0
+        self._zero_or_nan = zero_or_nan if self._zero_or_nan is None else self._zero_or_nan + zero_or_nan
+        self.records.append(record)
 
     def flag(self) -> Tensor:
-        """Return a scalar of 1 if a loss seen was not finite, else 0; once a window."""
-        assert self._poison is not None
-        return self._poison.ne_(0).float()
-
-    def forget(self) -> None:
-        """Begin a new window."""
-        self.seen, self._poison = [], None
+        """Return a float32 scalar on the device: 1 if a loss was not finite, else 0. Call it once a window."""
+        assert self._zero_or_nan is not None
+        return self._zero_or_nan.ne_(0).float()
 
     def state_dict(self) -> dict[str, Any]:
         seen = [
-            {"loss": each.loss, "terms": each.terms, "number": each.number, "place": each.place} for each in self.seen
+            {"loss": each.loss, "terms": each.terms, "number": each.number, "place": each.place}
+            for each in self.records
         ]
         return {"seen": seen}
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
-        self.forget()
+        self.reset()
         for each in state["seen"]:
             terms = {name: term.to(device) for name, term in each["terms"].items()}
-            self.see(LossRecord(each["loss"].to(device), terms, each["number"], each["place"]))
+            self.add(LossRecord(each["loss"].to(device), terms, each["number"], each["place"]))
 
 
-def describe(seen: list[LossRecord], update: int, *, skipped: bool) -> str:
-    """Tell of a window whose losses, on this rank or another, were not all finite."""
-    bad = [batch for batch in seen if not torch.isfinite(batch.loss)]
+def describe(records: Sequence[LossRecord], update: int, *, skipped: bool) -> str:
+    """Return the error text for a window in which a loss, on this rank or another, was not finite."""
+    bad = [record for record in records if not torch.isfinite(record.loss)]
     where = "; ".join(map(str, bad)) if bad else "on another rank, and finite on this one"
-    after = "the weights are as before it" if skipped else "the weights have taken it: go back to those saved before"
-    return f"the loss of update {update} is not finite: {where}. The update counts for nothing; {after}"
+    weights = "the weights are as before it" if skipped else "the weights have taken it: go back to those saved before"
+    return f"the loss of update {update} is not finite: {where}. The update is not counted; {weights}"

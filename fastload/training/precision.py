@@ -1,12 +1,14 @@
-"""The precision that a step trains in, by its short name, and what that name stands for in PyTorch."""
+"""Precision by its short name: the autocast region and loss scaler it stands for, also in ``DataParallel`` replicas."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
 import torch
+from torch import nn
 
-__all__ = ["PRECISIONS", "autocast", "grad_scaler", "resolve_precision"]
+__all__ = ["PRECISIONS", "autocast", "carry_autocast_to_replicas", "grad_scaler", "resolve_precision"]
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 
@@ -37,19 +39,53 @@ def resolve_precision(precision: str, device: torch.device) -> str:
 
 
 def autocast(precision: str, device: torch.device) -> torch.autocast:
-    """Return the region for forward and loss; for fp32 one in which autocast is off."""
+    """Return the context for forward and loss; for fp32 one in which autocast is off."""
     dtype = _AUTOCAST_DTYPES.get(precision)
     return torch.autocast(device.type, dtype, enabled=dtype is not None)
 
 
 def grad_scaler(precision: str, device: torch.device) -> torch.amp.GradScaler:
-    """Return the loss's scaler: at work in fp16, whose small gradients vanish without it, else idle."""
+    """Return the loss scaler: enabled in fp16, where small gradients vanish without it, else disabled."""
     return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+
+
+def carry_autocast_to_replicas(models: Sequence[nn.Module], device: torch.device) -> None:
+    """Make the replicas of each ``nn.DataParallel`` compute under the autocast of the thread that calls it.
+
+    Autocast belongs to a thread, and each replica computes in a thread of its own. PyTorch enables autocast there if it
+    is enabled in the caller's thread, but with the default dtype: float16 on CUDA, even if the caller's is bfloat16.
+    """
+    for module in (module for model in models for module in model.modules()):
+        if isinstance(module, nn.DataParallel):
+            _ReplicaAutocast(module, device)
+
+
+class _ReplicaAutocast:
+    """Records the caller's autocast before ``DataParallel`` runs, and sets it in each replica's thread.
+
+    The hooks are bound methods because those can be copied and pickled with the model.
+    """
+
+    def __init__(self, parallel: nn.DataParallel[nn.Module], device: torch.device) -> None:
+        self._original = parallel.module
+        self._device_type = device.type
+        self._record()
+        parallel.register_forward_pre_hook(self._record)
+        parallel.module.register_forward_pre_hook(self._apply)
+
+    def _record(self, *_: object) -> None:
+        self._enabled = torch.is_autocast_enabled(self._device_type)
+        self._dtype = torch.get_autocast_dtype(self._device_type)
+
+    def _apply(self, module: nn.Module, _: object) -> None:
+        if module is not self._original:  # a replica; nothing to restore, as its thread ends after it
+            torch.set_autocast_enabled(self._device_type, self._enabled)
+            torch.set_autocast_dtype(self._device_type, self._dtype)
 
 
 def _fastest(device: torch.device) -> str:
     if device.type == "cpu":
         return "fp32"
     bf16_supported = getattr(torch.get_device_module(device), "is_bf16_supported", None)
-    # Emulated bf16 counts as supported unless excluded, and is slower than fp32.
+    # Without the argument, emulated bf16, which is slower than fp32, counts as supported.
     return "bf16" if bf16_supported and bf16_supported(including_emulation=False) else "fp16"

@@ -1,10 +1,11 @@
-"""``TrainStep``: the body of a mixed-precision training loop, each line where it has to be.
+"""``TrainStep``: the body of a mixed-precision training loop.
 
-A call does one batch: forward and loss under autocast, then the scaled backward pass. The last batch of an
-``AccumulationWindow`` is followed by the update: gradients are unscaled and clipped, and each optimizer is stepped
-through its ``GatedOptimizer``, which applies the scaler's flag and that of the ``NonfiniteMonitor`` on the device.
-Scheduler, ``EMA`` and counters move once the host has read the ``UpdateResult``: before the next update, without
-leaving the device idle.
+1. A call trains on one batch: forward and loss under autocast, then the backward pass of the scaled loss.
+2. The last batch of an ``AccumulationWindow`` is followed by the update. Gradients are unscaled and clipped, and each
+   optimizer steps through its ``GatedOptimizer``, which can skip the update on the device: by the scaler's flag, or by
+   that of the ``NonfiniteMonitor``.
+3. Before the next update the host reads the ``UpdateResult``. If the update was applied, it steps schedulers, ``EMA``
+   and counter. By then the device has the next window's work in its queue, so it is not idle if the host waits.
 """
 
 from __future__ import annotations
@@ -14,23 +15,26 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from fastload.structure.tree import tensors
 from fastload.training import checks
-from fastload.training.accumulation import AccumulationWindow, Ranks, scale
+from fastload.training.accumulation import AccumulationWindow
 from fastload.training.cuda_graphs import Graphs
 from fastload.training.ema import EMA
 from fastload.training.gated_optimizer import GatedOptimizer
 from fastload.training.losses import total
-from fastload.training.memory import StageMemory, profile_memory
+from fastload.training.memory import StageCallback, StageMemory, on_host, profile_memory, restored
 from fastload.training.nonfinite import LossRecord, NonfiniteMonitor, describe
-from fastload.training.precision import autocast, grad_scaler, resolve_precision
-from fastload.training.replicas import hand_on_autocast
+from fastload.training.precision import autocast, carry_autocast_to_replicas, grad_scaler, resolve_precision
+from fastload.training.ranks import Ranks, scale_gradients
 from fastload.training.update_result import UpdateResult
 
 __all__ = ["StepOutput", "TrainStep"]
@@ -38,15 +42,15 @@ __all__ = ["StepOutput", "TrainStep"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepOutput:
-    """What a step hands back; its tensors are detached and on the device, and reading one waits for it.
+    """What a step returns. Its tensors are detached and on the device: to read one, the host waits for the device.
 
     >>> StepOutput(loss=torch.tensor(0.5), losses={}, stepped=True, grad_norm=None).loss.item()
     0.5
 
-    ``loss`` is a scalar, not divided by ``accumulate``; ``losses`` holds the terms it was summed from, if it
-    came as a dict. ``stepped`` says whether this batch closed an accumulation window. ``grad_norm`` is the scalar
-    norm of the gradients before clipping, or None inside a window and without ``max_norm``. ``skipped`` is a scalar
-    of 1 if the window's update was skipped, by all optimizers, else 0; None inside a window, and where nothing is.
+    ``loss`` is a scalar, not divided by ``accumulate``; ``losses`` holds its terms if it came as a dict. ``stepped``
+    says whether this batch ended an accumulation window. ``grad_norm`` is the scalar norm of the gradients before
+    clipping, None inside a window and without ``max_norm``. ``skipped`` is a scalar, 1 if all optimizers skipped the
+    window's update, else 0; None inside a window, and if updates are never skipped.
     """
 
     loss: Tensor
@@ -70,32 +74,32 @@ class TrainStep:
     torch.Size([]) True
     torch.Size([]) True
 
-    docs/train_step.md shows the same loop written by hand, and says why it is ordered so.
+    docs/train_step.md shows the same loop written by hand, and explains its order.
 
     Args:
-        model: on its device already; the step runs where the model's first parameter is. Or several, in a list.
-        optimizer: of the model's parameters, or several, in a list. In fp16 make them with ``fused=True`` if they
-            can be: the others of ``torch.optim`` take the memory of their state once more for the time of the
-            update, and those of other packages wait for the device.
+        model: already on its device, which is that of its first parameter; or several models, in a list.
+        optimizer: of the model's parameters; or several, in a list. In fp16 pass ``fused=True`` where an optimizer has
+            it: the others of ``torch.optim`` copy weights and state during each update, and those of other packages
+            wait for the device.
         loss_fn: ``step(inputs, targets)`` trains on ``loss_fn(model(inputs), targets)``; without it
             ``step(*batch)`` trains on ``model(*batch)``; with several models it trains on
-            ``loss_fn(*models, *batch)``. The loss is a scalar tensor, or a dict of them to be
-            summed, as torchvision's detection models return.
+            ``loss_fn(*models, *batch)``. The loss is a scalar tensor, or a dict of scalars to be summed, as
+            torchvision's detection models return.
         precision: ``"fp32"``, ``"bf16"``, ``"fp16"``, or ``"auto"``: bf16 where the accelerator computes it
             natively, fp16 on other accelerators, fp32 on the CPU. fp16 on the CPU warns and trains in fp32.
         accumulate: batches an update, at least 1; their gradients are averaged.
-        max_norm: the 2-norm to which the gradients of an optimizer's parameters are clipped, above 0; ``math.inf``
-            only measures it.
+        max_norm: the 2-norm to which the gradients of each optimizer are clipped, above 0; ``math.inf`` only measures
+            it.
         clip_value: the magnitude to which each gradient's elements are clipped, above 0, instead of ``max_norm``.
         scheduler: stepped after each update that was not skipped, not each epoch; or several, in a list.
-        ema: the decay of the weights' moving average, above 0 and below 1; ``step.ema.applied()`` evaluates with it.
+        ema: the decay of the weights' moving average, above 0 and below 1; evaluate it in ``step.ema.applied()``.
         on_nonfinite: when a loss is inf or NaN, ``"raise"``, ``"skip"`` the update with a warning, or ``"ignore"`` it.
-        scaler: in place of ``torch.amp.GradScaler`` with its defaults; needs ``precision="fp16"``.
+        scaler: a ``torch.amp.GradScaler`` with other settings than the default; needs ``precision="fp16"``.
 
     Raises:
         ValueError: an argument is out of its range, or does not belong to the others.
-        TypeError: an argument is of the wrong type, or, from a step, the loss is no scalar.
-        FloatingPointError: from the step that ends the next window, or from ``flush``: a loss was not finite.
+        TypeError: an argument is of the wrong type, or, from a step, the loss is not a scalar.
+        FloatingPointError: a loss was not finite; raised by the step that ends the next window, or by ``flush``.
 
     A batch whose forward or loss raises is left out of its window; training can go on with the next.
     """
@@ -137,60 +141,65 @@ class TrainStep:
         self.on_nonfinite = on_nonfinite
         self.scaler = scaler or grad_scaler(self.precision, device)
         self._autocast = autocast(self.precision, device)
-        hand_on_autocast(self._models, device)
+        carry_autocast_to_replicas(self._models, device)
         self._ranks = Ranks(self._models, device)
         self._graphs = Graphs([*self._models, *([loss_fn] if isinstance(loss_fn, nn.Module) else [])], device)
         self._window = AccumulationWindow(accumulate)
-        self._watch = NonfiniteMonitor()
+        self._monitor = NonfiniteMonitor()
         undo = self.scaler.is_enabled() or on_nonfinite == "skip"
-        self._gates = [GatedOptimizer(each, undo=undo) for each in self._optimizers]
+        self._gated = [GatedOptimizer(each, undo=undo) for each in self._optimizers]
         self._ema = None if ema is None else EMA(model if isinstance(model, nn.Module) else nn.ModuleList(model), ema)
-        self._outcome: UpdateResult | None = None  # of the last update, while the host does not know it
-        self._complaint: str | None = None  # of the last update, until it is raised
+        self._result: UpdateResult | None = None  # of the last update, until the host has read it
+        self._nonfinite_error: str | None = None  # the text, until it is raised
         self._batches = self._windows = self._updates = 0
-        self._place: int | None = None  # of the batch to come in its epoch
-        self._left: int | None = None  # batches in the epoch from this one on
+        self._place: int | None = None  # of the next batch in its epoch
+        self._left: int | None = None  # batches left in the epoch, the next one included
         self._resumed_at = 0
-        _settle_before_states_are_taken(self)
+        self._on_stage: StageCallback | None = None
+        _resolve_before_state_dict(self)
 
     def __call__(self, *batch: Any, items: Tensor | int | None = None) -> StepOutput:
         """Train on one batch: ``step(inputs, targets)``, or ``step(*batch)`` without a ``loss_fn``.
 
-        With ``items``, a number or a scalar tensor, such as that of labels that are not padding, batches of a window
-        count as their items do, on all ranks together.
+        ``items``, a number or a scalar tensor, weighs the batch by what it holds, such as its labels that are not
+        padding: the update's gradient is then that of the mean over all items of the window, of all ranks.
         """
         if self._ema is not None:
             self._ema.refuse_if_applied()
-        self._window.admit(self._left)
+        self._window.begin_batch(self._left)
         stepped = self._window.is_last
-        with self._ranks.reducing(now=stepped):
+        with self._ranks.gradient_sync(enabled=stepped):
             with self._autocast:
                 loss, losses = total(self._forward(batch))
-            torch.autograd.backward(self.scaler.scale(self._window.share(loss, items)))
-        self._window.add(items)
+            if self._on_stage is not None:
+                self._on_stage("loss")
+            torch.autograd.backward(self.scaler.scale(self._window.weighted(loss, items)))
+        self._window.end_batch(items)
         loss, terms = loss.detach(), {name: term.detach() for name, term in losses.items()}
         if self._graphs.replayed:
             loss, terms = loss.clone(), {name: term.clone() for name, term in terms.items()}
             if not stepped:
-                self._graphs.keep(self._parameters())
+                self._graphs.copy_gradients(self._parameters())
         self._batches += 1
         if self.on_nonfinite != "ignore":
-            self._watch.see(LossRecord(loss, terms, self._batches, self._place))
+            self._monitor.add(LossRecord(loss, terms, self._batches, self._place))
+        if self._on_stage is not None:
+            self._on_stage("backward")
         if not stepped:
             return StepOutput(loss, terms, stepped, None)
         grad_norm, skipped = self._update()
         return StepOutput(loss, terms, stepped, grad_norm, skipped)
 
     def epoch(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Yield the loader's batches, and end the last window with the last of them, however short it is.
+        """Yield the loader's batches; the last of them ends the last window, however short it is.
 
-        Its losses are divided by its real size, and its gradients reduced over ranks like those of the others, since
-        ``len(loader)`` tells how many batches there are. Loaders without it, or with another number, end by ``flush``.
-        After ``load_state_dict`` the first epoch is the rest of the one in which the state was saved: let the
-        loader resume as well.
+        ``len(loader)`` tells which window is short: its losses are divided by its real size, and its gradients are
+        reduced over ranks like those of other windows. If the loader has no length, or a wrong one, ``flush`` ends
+        the last window. After ``load_state_dict`` the first epoch is the rest of the one in which the state was saved,
+        so let the loader resume too.
         """
         start, self._resumed_at = self._resumed_at, 0
-        start = getattr(loader, "resumed_at", start)  # counted anew, if there are more ranks now, or fewer
+        start = getattr(loader, "resumed_at", start)  # a PrefetchLoader's, right for another number of ranks too
         length = None
         with suppress(TypeError):
             length = len(loader)  # type: ignore[arg-type]
@@ -204,32 +213,32 @@ class TrainStep:
             self._place = self._left = None
 
     def flush(self) -> None:
-        """Update with the batches of an unfinished window, averaged over their number, and wait for the outcome.
+        """Update with the batches of an unfinished window, averaged over their number, and wait for its result.
 
-        For the end of an epoch whose length is no multiple of ``accumulate``; without it these batches count
-        towards the next epoch's first update. ``epoch`` does it of itself.
+        Call it after an epoch whose length is not a multiple of ``accumulate``; else these batches count towards the
+        next epoch's first update. ``epoch`` calls it.
         """
         if self._window.batches > 0:
-            if self._ranks.number > 1:
-                self._ranks.reduce_left_over()
+            if self._ranks.count > 1:
+                self._ranks.average_gradients()
             self._update()
         self._resolve_update()
         self._report_nonfinite()
 
     @property
     def updates(self) -> int:
-        """How many updates were made, skipped ones not counted; waits for the last one."""
+        """The number of updates applied, not counting skipped ones; waits for the last one."""
         self._resolve_update()
         return self._updates
 
     @property
     def ema(self) -> EMA | None:
-        """The moving average of the weights, up to the last update, for which it waits; None without ``ema=``."""
+        """The moving average of the weights; waits for the last update; None without ``ema=``."""
         self._resolve_update()
         return self._ema
 
     def grad(self, loss: Tensor, inputs: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the loss's gradients by ``inputs``, for a loss made of them: a gradient penalty.
+        """Return the loss's gradients with respect to ``inputs``, differentiable, as a gradient penalty needs them.
 
         >>> model = nn.Linear(4, 2)
         >>> def with_penalty(output, target):
@@ -240,7 +249,7 @@ class TrainStep:
         >>> sorted(step(torch.randn(8, 4), torch.randint(0, 2, (8,))).losses)
         ['loss', 'penalty']
 
-        In fp16 the loss is scaled for the backward pass, and the gradients are unscaled, without a wait.
+        In fp16 the loss is scaled for the backward pass, and the gradients are unscaled, on the device.
         """
         with torch.autocast(loss.device.type, enabled=False):
             gradients = torch.autograd.grad(self.scaler.scale(loss), inputs, create_graph=True)
@@ -250,7 +259,7 @@ class TrainStep:
             return tuple(gradient / scale for gradient in gradients)
 
     def profile_memory(self, batch: Any) -> StageMemory:
-        """Return how much memory two steps on ``batch`` take, at data, forward, loss, backward and step.
+        """Run two steps on ``batch``, and return the memory held after each of their stages.
 
         >>> model = nn.Linear(4, 2)
         >>> step = TrainStep(model, torch.optim.AdamW(model.parameters()), nn.CrossEntropyLoss())
@@ -258,59 +267,92 @@ class TrainStep:
         >>> list(memory.first)
         ['data', 'forward', 'loss', 'backward', 'step']
 
-        ``batch`` is what ``step(*batch)`` takes, on the device or still on the host. The steps are real; afterwards
-        weights, buffers, optimizers, schedulers, random numbers and this step are as they were, from a copy on the
-        host. With ``accumulate`` a step is a window: its last batch's stages, and the peaks of all. With several ranks
-        all have to call this. Raises RuntimeError inside a window, and what a step raises.
+        ``batch`` is what ``step(*batch)`` takes, on the device or on the host. The steps are real; afterwards weights,
+        buffers, optimizers, schedulers, random numbers and this step are restored from a copy on the host. With
+        ``accumulate`` a step is a window: ``allocated`` is that of its last batch, ``peak`` that of all. With several
+        ranks all have to call this. Raises RuntimeError inside a window, and what a step raises.
         """
-        return profile_memory(self, batch)
+        if self._window.batches > 0:
+            raise RuntimeError(
+                f"memory is profiled over whole windows, and this one has begun: call step.flush() first; got "
+                f"{self._window.batches} of {self._window.size} batches"
+            )
+        state = on_host({**self.state_dict(), "place": self._resumed_at})  # the epoch that is under way goes on
+        try:
+            with restored(self._models, self._optimizers, self._device):
+                return profile_memory(self._train_in_stages, batch, self._device, self._held())
+        finally:
+            self.load_state_dict(state)
+
+    def _train_in_stages(self, batch: Any, on_stage: StageCallback) -> bool:
+        """Train on a batch, calling ``on_stage`` at the end of each stage; return whether it ended a window."""
+        hooks = [model.register_forward_hook(lambda *_: on_stage("forward")) for model in self._models]
+        self._on_stage = on_stage
+        try:
+            return self(*batch).stepped
+        finally:
+            self._on_stage = None
+            for hook in hooks:
+                hook.remove()
+
+    def _held(self) -> Iterator[Tensor]:
+        """Yield the tensors that are kept between two calls, gradients excepted."""
+        for model in self._models:
+            yield from chain(model.parameters(), model.buffers())
+        for optimizer in self._optimizers:
+            yield from tensors(optimizer.state_dict()["state"]).values()
+        if self._ema is not None:
+            yield from self._ema.state_dict().values()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that training goes on with, but the model's and the optimizer's own state.
+        """Return what is needed to resume training, besides the states of model and optimizer.
 
         >>> model = nn.Linear(4, 2)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         >>> step = TrainStep(model, optimizer, nn.CrossEntropyLoss(), ema=0.9)
         >>> saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step.state_dict()}
 
-        Taken between two calls, inside a window too: it then holds the window's gradients, which under
-        ``DistributedDataParallel`` are each rank's own. ``torch.load(weights_only=True)`` reads it. Raises
-        RuntimeError inside a window of FSDP2, whose gradients cannot be read.
+        Inside a window it also holds the window's gradients, which under ``DistributedDataParallel`` differ by rank.
+        ``torch.load(weights_only=True)`` reads it. Raises RuntimeError inside a window under FSDP2, whose gradients
+        cannot be read.
         """
         self._resolve_update()
         if self._window.batches > 0 and self._ranks.sharded:
-            raise RuntimeError("inside a window FSDP2's gradients cannot be saved: take the state at a window's end")
+            raise RuntimeError(
+                f"under FSDP2 the state can be saved at a window's end only; got {self._window.batches} of "
+                f"{self._window.size} batches"
+            )
         gradients = [_cloned(parameter.grad) for parameter in self._parameters()] if self._window.batches else []
         return {
             "batches": self._batches,
             "windows": self._windows,
             "updates": self._updates,
             "place": self._resumed_at if self._place is None else self._place + 1,
-            "complaint": self._complaint,
+            "complaint": self._nonfinite_error,
             "scaler": self.scaler.state_dict(),
             "schedulers": [scheduler.state_dict() for scheduler in self._schedulers],
             "ema": None if self._ema is None else self._ema.state_dict(),
             "window": self._window.state_dict(),
-            "watch": self._watch.state_dict(),
+            "watch": self._monitor.state_dict(),
             "gradients": gradients,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state``, after the model and the optimizer have loaded theirs.
+        """Resume from ``state``; load the states of model and optimizer first.
 
-        Raises ValueError if the state was saved with or without what this step has: a scaler, an EMA, schedulers.
+        Raises ValueError if only one of the two, the state or this step, has a scaler, an EMA or schedulers.
         """
-        self._outcome = None  # what is loaded, and the optimizer's state loaded before, take its place
+        self._result = None  # of an update that the loaded states replace
         _check_state(state, self)
         self._batches, self._windows, self._updates = state["batches"], state["windows"], state["updates"]
-        self._resumed_at, self._complaint = state["place"], state["complaint"]
+        self._resumed_at, self._nonfinite_error = state["place"], state["complaint"]
         self.scaler.load_state_dict(state["scaler"])
         for scheduler, saved in zip(self._schedulers, state["schedulers"], strict=True):
             scheduler.load_state_dict(saved)
         if self._ema is not None:
             self._ema.load_state_dict(state["ema"])
         self._window.load_state_dict(state["window"], self._device)
-        self._watch.load_state_dict(state["watch"], self._device)
+        self._monitor.load_state_dict(state["watch"], self._device)
         parameters = self._parameters()
         for parameter, gradient in zip(parameters, state["gradients"] or [None] * len(parameters), strict=True):
             parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
@@ -331,72 +373,71 @@ class TrainStep:
     def _update(self) -> tuple[Tensor | None, Tensor | None]:
         """End the window; return the norm of its gradients, and whether the update was skipped."""
         try:
-            # The device has this window's work before it, and the host asks about the last one's: a wait, if there
-            # is any, leaves no gap.
+            # The host waits for the last update while the device has this window's work in its queue: it is not idle.
             self._resolve_update()
             self._report_nonfinite()
-            if (factor := self._window.factor(self._ranks)) is not None:
-                scale(self._gradients(), factor)
-            nonfinite = None if self.on_nonfinite == "ignore" else self._ranks.agree(self._watch.flag())
+            if (factor := self._window.gradient_factor(self._ranks)) is not None:
+                scale_gradients(self._gradients(), factor)
+            nonfinite = None if self.on_nonfinite == "ignore" else self._ranks.any(self._monitor.flag())
             grad_norm = self._clip()
-            for gate in self._gates:
-                gate.update(self.scaler, nonfinite)
+            for gated in self._gated:
+                gated.update(self.scaler, nonfinite)
             self.scaler.update()
-            self._outcome = UpdateResult(self._gates, nonfinite, self._watch.seen)
+            self._result = UpdateResult(self._gated, nonfinite, self._monitor.records)
             self._windows += 1
-        finally:  # an update that fails, for want of memory say, ends its window too
+        finally:  # an update that fails, such as out of memory, ends its window too
             for optimizer in self._optimizers:
                 optimizer.zero_grad(set_to_none=True)
-            self._window.close()
-            self._graphs.forget()
-            self._watch.forget()
-        skipped = self._outcome.skipped
-        if self._outcome.known:
+            self._window.reset()
+            self._graphs.drop_gradients()
+            self._monitor.reset()
+        skipped = self._result.skipped
+        if self._result.known:
             self._resolve_update()
         elif self._ema is not None:
             self._ema.hold_buffers()
         return grad_norm, skipped
 
     def _clip(self) -> Tensor | None:
-        """Clip each optimizer's gradients for themselves, lest inf in one's make NaN of another's."""
+        """Clip each optimizer's gradients by their own norm: an inf in one's would make the other's NaN."""
         if self.max_norm is None and self.clip_value is None:
             return None
-        for gate in self._gates:
-            gate.unscale(self.scaler)
+        for gated in self._gated:
+            gated.unscale(self.scaler)
         if self.clip_value is not None:
             nn.utils.clip_grad_value_(self._parameters(), self.clip_value)
             return None
         assert self.max_norm is not None
         norms = [nn.utils.clip_grad_norm_(_parameters(each), self.max_norm) for each in self._optimizers]
-        norms = [norm.full_tensor() if hasattr(norm, "full_tensor") else norm for norm in norms]
+        norms = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
         return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
 
     def _resolve_update(self) -> None:
-        """Learn what came of the last update, and move what moves with the updates that were made."""
-        outcome, self._outcome = self._outcome, None
-        if outcome is None:
+        """Read the last update's result. If the update was applied, step schedulers, EMA and counter."""
+        result, self._result = self._result, None
+        if result is None:
             return
-        skipped, is_nonfinite = outcome.read()
-        for gate, is_skipped in zip(self._gates, skipped, strict=True):
-            gate.settle(skipped=is_skipped)
+        skipped, is_nonfinite = result.read()
+        for gated, is_skipped in zip(self._gated, skipped, strict=True):
+            gated.resolve(skipped=is_skipped)
             for scheduler in self._schedulers:
-                if scheduler.optimizer is gate.optimizer and not is_skipped:
+                if scheduler.optimizer is gated.optimizer and not is_skipped:
                     scheduler.step()
         if not all(skipped):
             self._updates += 1
             if self._ema is not None:
                 self._ema.update()
         if is_nonfinite:
-            self._complaint = describe(
-                outcome.seen, self._windows, skipped=all(gate.heeds_veto for gate in self._gates)
+            self._nonfinite_error = describe(
+                result.losses, self._windows, skipped=all(gated.obeys_veto for gated in self._gated)
             )
 
     def _report_nonfinite(self) -> None:
-        complaint, self._complaint = self._complaint, None
-        if complaint is not None and self.on_nonfinite == "raise":
-            raise FloatingPointError(complaint)
-        if complaint is not None:
-            warnings.warn(complaint, RuntimeWarning, stacklevel=4)
+        error, self._nonfinite_error = self._nonfinite_error, None
+        if error is not None and self.on_nonfinite == "raise":
+            raise FloatingPointError(error)
+        if error is not None:
+            warnings.warn(error, RuntimeWarning, stacklevel=4)
 
     def _parameters(self) -> list[Tensor]:
         return [parameter for optimizer in self._optimizers for parameter in _parameters(optimizer)]
@@ -419,24 +460,26 @@ def _cloned(gradient: Tensor | None) -> Tensor | None:
     return None if gradient is None else gradient.detach().clone()
 
 
-def _settle_before_states_are_taken(step: TrainStep) -> None:
-    """Let an optimizer's state be that after its last update, whatever the host knew of it when asked."""
-    known = weakref.ref(step)
+def _resolve_before_state_dict(step: TrainStep) -> None:
+    """Make an optimizer's ``state_dict`` resolve the last update first, while the step exists."""
+    reference = weakref.ref(step)
 
-    def settle(_: Optimizer) -> None:
-        if (still := known()) is not None:
-            still._resolve_update()  # noqa: SLF001
+    def resolve(_: Optimizer) -> None:
+        if (alive := reference()) is not None:
+            alive._resolve_update()  # noqa: SLF001
 
     for optimizer in step._optimizers:  # noqa: SLF001
-        weakref.finalize(step, optimizer.register_state_dict_pre_hook(settle).remove)
+        weakref.finalize(step, optimizer.register_state_dict_pre_hook(resolve).remove)
 
 
 def _check_state(state: Mapping[str, Any], step: TrainStep) -> None:
     for what, was, now in (
-        ("a scaler at work", state["scaler"], step.scaler.is_enabled()),
+        ("an enabled scaler", state["scaler"], step.scaler.is_enabled()),
         ("an EMA", state["ema"], step.ema),
         ("a scheduler", state["schedulers"], step.scheduler),
     ):
         if bool(was) is not bool(now):
             saved, made = ("with", "without") if was else ("without", "with")
-            raise ValueError(f"the state was saved {saved} {what}, but this step was made {made}. Make it as it was")
+            raise ValueError(
+                f"the state was saved {saved} {what}, but this step was made {made}. Make it as the saved one was"
+            )

@@ -100,7 +100,7 @@ def test_ignored_losses_go_into_the_weights_without_a_word():
 @pytest.mark.gpu
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("on_nonfinite", ["raise", "skip"])
-def test_g12_the_watch_never_waits(on_nonfinite, fused):
+def test_g12_the_monitor_never_waits(on_nonfinite, fused):
     model = TinyNet().cuda()
     step = TrainStep(model, adamw(model, fused=fused), nn.CrossEntropyLoss(), on_nonfinite=on_nonfinite, ema=0.9)
     batches = make_batches(8, "cuda")

@@ -164,7 +164,7 @@ def test_a_step_that_is_used_forgets_what_it_did_when_a_state_is_loaded():
     ("made", "message"),
     [
         ({"ema": 0.9}, "saved without an EMA, but this step was made with"),
-        ({"precision": "fp16", "scaler": torch.amp.GradScaler("cpu")}, "saved without a scaler at work"),
+        ({"precision": "fp16", "scaler": torch.amp.GradScaler("cpu")}, "saved without an enabled scaler"),
     ],
 )
 def test_a_state_of_another_kind_of_step_is_refused(made, message):

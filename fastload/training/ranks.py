@@ -1,0 +1,99 @@
+"""``Ranks``: the processes that train one model together, and what they exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+__all__ = ["Ranks", "local_part", "scale_gradients"]
+
+_NO_CONTEXT = nullcontext()
+
+
+class Ranks:
+    """The processes that train replicas or shards of these models; one process if no model is wrapped for that.
+
+    >>> ranks = Ranks([nn.Linear(4, 2)], torch.device("cpu"))
+    >>> ranks.count, ranks.sum(8)
+    (1, 8)
+
+    Finds ``DistributedDataParallel`` and ``fully_shard`` (FSDP2), also on parts of a model.
+    """
+
+    def __init__(self, models: Sequence[nn.Module], device: torch.device) -> None:
+        modules = [module for model in models for module in model.modules()]
+        self.replicated = [module for module in modules if isinstance(module, DistributedDataParallel)]
+        self.sharded: list[FSDPModule] = [module for module in modules if isinstance(module, FSDPModule)]
+        self._device = device
+        self._group = self.replicated[0].process_group if self.replicated else None
+        self.count = distributed.get_world_size(self._group) if self.replicated or self.sharded else 1
+
+    def gradient_sync(self, *, enabled: bool) -> AbstractContextManager[None]:
+        """A context whose backward pass reduces gradients over the ranks, or leaves them as each rank has them."""
+        return self._gradient_sync(enabled) if self.replicated or self.sharded else _NO_CONTEXT
+
+    @contextmanager
+    def _gradient_sync(self, enabled: bool) -> Iterator[None]:
+        for shard in self.sharded:
+            shard.set_requires_gradient_sync(enabled, recurse=False)
+        with ExitStack() as stack:
+            if not enabled:
+                for replica in self.replicated:
+                    stack.enter_context(replica.no_sync())
+            yield
+
+    def sum(self, number: Tensor | int) -> Tensor | int:
+        """Return the sum of all ranks' numbers; with several ranks, as a tensor on the device."""
+        if self.count == 1:
+            return number
+        total = number.clone() if isinstance(number, Tensor) else torch.full((), number, device=self._device)
+        distributed.all_reduce(total, group=self._group)
+        return total
+
+    def any(self, flag: Tensor) -> Tensor:
+        """Set ``flag`` to 1 on all ranks if it is 1 on one of them, and return it."""
+        if self.count > 1:
+            distributed.all_reduce(flag, distributed.ReduceOp.MAX, group=self._group)
+        return flag
+
+    @torch.no_grad()
+    def average_gradients(self) -> None:
+        """Average the gradients of a window in which no backward pass has reduced them."""
+        if self.sharded:
+            raise RuntimeError(
+                "flush() cannot reduce the gradients of an unfinished window under FSDP2. Loop over "
+                "step.epoch(loader), which knows the last batch beforehand, or drop the last short window"
+            )
+        for module in self.replicated:
+            parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+            # A parameter may be unused on this rank, and used on another.
+            gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
+            for dtype in {gradient.dtype for gradient in gradients}:
+                chosen = [gradient for gradient in gradients if gradient.dtype == dtype]
+                flat = torch.cat([gradient.flatten() for gradient in chosen]).div_(self.count)
+                distributed.all_reduce(flat, group=self._group)
+                parts = torch.split(flat, [gradient.numel() for gradient in chosen])
+                torch._foreach_copy_(chosen, [part.view_as(to) for part, to in zip(parts, chosen, strict=True)])
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """Return this rank's part of a tensor that FSDP2 has sharded; other tensors as they are."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def scale_gradients(gradients: list[Tensor], factor: Tensor | float) -> None:
+    """Multiply gradients in place, dense ones in one launch, sparse ones each."""
+    dense = [gradient for gradient in gradients if not gradient.is_sparse]
+    if dense:
+        torch._foreach_mul_(dense, factor)
+    for gradient in gradients:
+        if gradient.is_sparse:
+            gradient.mul_(factor)
