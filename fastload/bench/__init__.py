@@ -1,10 +1,10 @@
-"""The benchmark: fastload, its peers and the limit, in one process and one run, by turns.
+"""The benchmark: fastload, its peers and the limit, measured by turns in one process.
 
 >>> from fastload import bench
 >>> bench.prepare("kernels", cases=["normalize"]).run()  # doctest: +SKIP
 PosixPath('benchmarks/results/kernels--nvidia-h200.json')
 
-benchmarks/README.md says what is timed and how.
+benchmarks/README.md describes what is timed and how.
 """
 
 from fastload.bench.harness.check import WrongValuesError

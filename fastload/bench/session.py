@@ -1,4 +1,4 @@
-"""``Session``: one run of a suite, measured case by case, saved after each, shown at the end."""
+"""``Session``: one run of a suite. It measures case by case, saves after each, and shows a table at the end."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from rich.console import Console
 from rich.progress import Progress
 
 from fastload.bench.harness import peers
-from fastload.bench.harness.result import Result, describe, device_slug
-from fastload.bench.harness.suite import Plan, Suite
+from fastload.bench.harness.meta import describe, device_slug
+from fastload.bench.harness.plan import Plan
+from fastload.bench.harness.result import Result
+from fastload.bench.harness.suite import Suite
 from fastload.bench.harness.table import layout
 from fastload.bench.suites import accuracy, ddp, jpeg, kernels, ladder, resident, step, transfer
 from fastload.environment import cores
 
 __all__ = ["SUITES", "Session", "prepare"]
 
-_ALL = (
+_ALL: tuple[Suite[Any], ...] = (
     kernels.SUITE,
     resident.SUITE,
     jpeg.SUITE,
@@ -40,27 +42,27 @@ CPU_RUNS = 2
 
 @dataclass(frozen=True)
 class Session:
-    """What is going to be measured, where, and the file that it goes to; see :func:`prepare`."""
+    """What will be measured, on which device, and the file to write; made by :func:`prepare`."""
 
-    suite: Suite
+    suite: Suite[Any]
     cases: Sequence[str]
     subjects: Sequence[str]
     missing: Mapping[str, str]  # subject -> the package that is not installed
-    lacking: Mapping[str, str]  # case -> the devices that there are not
+    lacking: Mapping[str, str]  # case -> how many devices it needs and how many there are
     runs: int
     device: torch.device
     meta: Mapping[str, Any]
     path: Path
-    earlier: Result | None  # the file as it was
+    earlier: Result | None  # what the file holds already
 
     def run(self, console: Console | None = None) -> Path:
-        """Measure, write the file after each case, show the table on ``console``, and return the file.
+        """Measure, write the file after each case, show a table on ``console``, and return the file's path.
 
-        Raises ``WrongValuesError`` if a subject delivers wrong values; its case has no figures then.
+        Raises ``WrongValuesError`` if a subject delivers wrong values; the file has no figures of that case then.
         """
         console = console or rich.get_console()
         if self.device.type == "cpu":
-            console.print("No GPU here: everything runs at a tiny size on the CPU, and its figures mean little.")
+            console.print("No GPU here: everything runs at a tiny size on the CPU, and the figures mean nothing.")
         for subject, package in self.missing.items():
             console.print(f"{subject} is missing: {package} is not installed, so it is not measured.")
         for devices in self.lacking.values():
@@ -68,14 +70,14 @@ class Session:
         result = self._kept(console)
         for case in self.cases:
             result = self._measure(case, console).merged_into(result)
-            result.sort(self.suite.cases, self.suite.subjects)
+            result.sort(list(self.suite.cases), self.suite.subjects)
             result.write(self.path)
             console.print(f"{case} took {result.meta['wall_s'][case]:.0f} s")
         _show(result, self.path, console)
         return self.path
 
     def _kept(self, console: Console) -> Result:
-        """Return the rows of the earlier file if they may share a file with the new ones."""
+        """Return the earlier file if its rows can be compared with the new ones, else an empty result."""
         new = Result(self.suite.name, {**self.meta}, [])
         if self.earlier is None or new.same_run(self.earlier):
             return self.earlier or new
@@ -85,37 +87,39 @@ class Session:
     def _measure(self, case: str, console: Console) -> Result:
         start = time.perf_counter()
         with Progress(console=console, auto_refresh=False, transient=True, disable=not console.is_terminal) as bar:
-            rows = self.suite.measure(Plan(case, self.subjects, self.runs, self.device, bar))
+            rows = self.suite.measure(
+                Plan(case, self.suite.cases[case].on(self.device), self.subjects, self.runs, self.device, bar)
+            )
         wall_s = {case: round(time.perf_counter() - start, 1)}
         return Result(self.suite.name, {**self.meta, "wall_s": wall_s}, rows)
 
 
 def prepare(
-    suite: str | Suite,
+    suite: str | Suite[Any],
     *,
     cases: Sequence[str] = (),
     subjects: Sequence[str] = (),
     runs: int | None = None,
     out: str | Path = RESULTS,
 ) -> Session:
-    """Choose what of a suite to measure: on the GPU, or at a tiny size on the CPU if there is none.
+    """Choose what to measure of a suite: on the GPU, or at a tiny size on the CPU if there is none.
 
     >>> prepare("resident", cases=["resnet18_b512"], subjects=["timm", "fastload"]).run()  # doctest: +SKIP
     PosixPath('benchmarks/results/resident--nvidia-h200.json')
 
-    In a file of the same commit, device, versions and settings the rows measured are replaced and the others
-    kept; any other file is replaced as a whole.
+    If the result file is of the same commit, device, versions and settings, the new rows replace their like in it
+    and the others stay. Any other file is replaced as a whole.
 
     Args:
         suite: a name in ``SUITES``, or a suite of your own.
-        cases: which of the suite's; if empty, all for which there are devices.
-        subjects: which of the suite's; all if empty. What ratios are to is measured in any case.
+        cases: names of cases; if empty, all for which there are enough devices.
+        subjects: names of subjects; if empty, all. The one that ratios are to is always measured.
         runs: how often each subject is measured, at least 1; the suite's own number if None, 2 on the CPU.
-        out: the folder of the result file, made if it is not there.
+        out: the folder of the result file, created if needed.
 
     Raises:
-        ValueError: there is no such suite, case or subject, a case needs more GPUs than there are (without one, more
-            cores), ``runs`` is below 1, or the file in ``out`` that would be written is there and no result file.
+        ValueError: there is no such suite, case or subject; a case needs more GPUs (without a GPU, more cores) than
+            there are; ``runs`` is below 1; or the file to be written exists and is not a result file.
 
     """
     if isinstance(suite, str):
@@ -147,8 +151,8 @@ def prepare(
     )
 
 
-def _lacking(suite: Suite, cases: Sequence[str], device: torch.device) -> dict[str, str]:
-    """Return the cases for which there are too few devices, and what to say of it."""
+def _lacking(suite: Suite[Any], cases: Sequence[str], device: torch.device) -> dict[str, str]:
+    """Return the cases for which there are too few devices, each with the message to show."""
     there, kind = (torch.cuda.device_count(), "GPUs") if device.type == "cuda" else (cores(), "cores")
     needed = {case: suite.ranks.get(case, 1) for case in cases}
     return {
@@ -157,7 +161,7 @@ def _lacking(suite: Suite, cases: Sequence[str], device: torch.device) -> dict[s
 
 
 def _known(what: str, chosen: Iterable[str], known: Iterable[str]) -> list[str]:
-    """Return the chosen names, in the order in which they are known; all if none is chosen."""
+    """Return the chosen names in the order of ``known``; all if none is chosen."""
     chosen, known = list(chosen), list(known)
     for name in chosen:
         if name not in known:

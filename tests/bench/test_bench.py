@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 from fastload import bench
 from fastload.bench.harness import result
-from fastload.bench.subjects import normalizers, stages
-from fastload.bench.suites import step, transfer
+from fastload.bench.subjects import normalizers, stages, steps, transfers
 from fastload.cli import app
 from fastload.environment import cores
 
@@ -94,8 +93,8 @@ def test_ddp_measures_all_ranks_together_next_to_the_limit(tmp_path, console):
 
 
 def test_ddp_has_no_figures_where_wrong_images_are_delivered(tmp_path, monkeypatch):
-    def with_labels_of_others(source):
-        for images, labels in stages.fastload(source):
+    def with_labels_of_others(files):
+        for images, labels in stages.fastload(files):
             yield images, labels.roll(1)
 
     monkeypatch.setitem(stages.STAGES, "fastload", with_labels_of_others)
@@ -160,7 +159,7 @@ def test_transfer_measures_host_and_wall_time_of_both_kinds_of_memory(tmp_path, 
 
 
 def test_a_transfer_that_arrives_wrong_has_no_figures(tmp_path, monkeypatch):
-    monkeypatch.setitem(transfer.SUBJECTS, "fastload", lambda _: lambda batch: (batch[0], batch[1] + 1))
+    monkeypatch.setitem(transfers.TRANSFERS, "fastload", lambda _: lambda batch: (batch[0], batch[1] + 1))
     with pytest.raises(bench.WrongValuesError, match="fastload is wrong"):
         bench.prepare("transfer", cases=["classification_b256"], runs=1, out=tmp_path).run()
     assert not list(tmp_path.iterdir())
@@ -186,7 +185,7 @@ def test_step_measures_a_model_that_returns_its_losses(tmp_path, console):
 
 
 def test_a_step_that_trains_otherwise_has_no_figures(tmp_path, monkeypatch):
-    monkeypatch.setitem(step.SUBJECTS, "fastload", lambda _: lambda images, _: images.mean())
+    monkeypatch.setitem(steps.STEPS, "fastload", lambda _: lambda images, _: images.mean())
     with pytest.raises(bench.WrongValuesError, match="fastload is wrong: its first losses are"):
         bench.prepare("step", cases=["vit_b16_b128"], subjects=["fastload"], runs=1, out=tmp_path).run()
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""The checks of the recipes that the benchmark of kernels times."""
+"""The checks of the recipes, cases of ``kernels``."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from fastload.bench import WrongValuesError
-from fastload.bench.subjects import recipes
+from fastload.bench.subjects.recipe_case import DEIT_RECIPE, RRC_FLIP_NORMALIZE
 
 CPU = torch.device("cpu")
 BATCH, SIDE = 8, 32
-CASES = {"rrc_flip_normalize": recipes.RRC_FLIP_NORMALIZE, "deit_recipe": recipes.DEIT_RECIPE}
+CASES = {"rrc_flip_normalize": RRC_FLIP_NORMALIZE, "deit_recipe": DEIT_RECIPE}
 
 
-def cooked(case, name, change=lambda crops: crops, after=lambda images: images):
-    """A subject's recipe, with something done to what goes in and comes out."""
+def made(case, name, change=lambda crops: crops, after=lambda images: images):
+    """A subject's recipe, with a change to what goes in or comes out."""
     recipe = case.build(name, SIDE, CPU, torch.contiguous_format)
     return lambda crops: after(recipe(change(crops)))
 
@@ -41,16 +41,16 @@ def other_key(crops):
 def test_wrong_values_are_found(case, name, change):
     crops = CASES[case].inputs(BATCH, SIDE, CPU, 0)
     with pytest.raises(WrongValuesError, match=f"{name} is wrong"):
-        CASES[case].check(name, cooked(CASES[case], name, **change), crops, torch.contiguous_format)
+        CASES[case].check(name, made(CASES[case], name, **change), crops, torch.contiguous_format)
 
 
 def test_the_floor_counts_the_crops_and_the_result():
-    crops = recipes.RRC_FLIP_NORMALIZE.inputs(BATCH, SIDE, CPU, 0)
+    crops = RRC_FLIP_NORMALIZE.inputs(BATCH, SIDE, CPU, 0)
     source = sum(3 * height * width for _, _, height, width in crops.boxes.tolist())
-    assert recipes.RRC_FLIP_NORMALIZE.bytes_to_move(crops) == source + 2 * BATCH * 3 * SIDE**2
+    assert RRC_FLIP_NORMALIZE.bytes_to_move(crops) == source + 2 * BATCH * 3 * SIDE**2
 
 
 def test_copies_differ():
-    first, second = (recipes.RRC_FLIP_NORMALIZE.inputs(BATCH, SIDE, CPU, number) for number in range(2))
+    first, second = (RRC_FLIP_NORMALIZE.inputs(BATCH, SIDE, CPU, number) for number in range(2))
     assert not torch.equal(first.boxes, second.boxes)
     assert not torch.equal(first.images.sizes, second.images.sizes)

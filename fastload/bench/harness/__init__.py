@@ -1,1 +1,1 @@
-"""What every suite needs: how to measure, check, store and draw."""
+"""What all suites share: how subjects are checked and measured, and how results are stored and drawn."""

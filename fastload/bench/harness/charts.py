@@ -1,8 +1,8 @@
-"""Test charts: JPEG files from any random crop of which one can read what was cut, and that nothing else happened.
+"""Test charts: JPEG files whose colours show which part of the image a random crop is, and that it is unchanged.
 
 Red tells the class, green rises from left to right and blue from top to bottom, each over the whole range. So in a
-crop, however it was resized or mirrored, red is flat, green and blue are straight lines, and where they begin and end
-says which part of the image it is.
+crop, also if resized or mirrored, red is flat and green and blue are straight lines. The ends of the lines tell
+which part of the image was cut out.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ CLASSES = 10
 WIDTH, HEIGHT = 500, 375
 QUALITY = 97
 FULL = 255.0
-# Of 255: JPEG's quantisation and its halved colour resolution, bytes between steps, bfloat16, and the antialiasing
-# filter, which is cut off at a crop's edges, add up to less than this on a chart; classes are further apart.
+# Of 255. On a chart these errors add up to less: JPEG's quantisation and halved colour resolution, bytes between
+# steps, bfloat16, and the antialiasing filter, which is cut off at a crop's edges. Classes are further apart.
 TOLERANCE = 6.0
 RED = [30 + 20 * label for label in range(CLASSES)]
-# Of the side of an image: what the tolerance may do to a line's ends, and a pixel.
+# Of the side of an image: how far the tolerance can move a line's end, and a pixel.
 SHARE_TOLERANCE = TOLERANCE / FULL + 1 / HEIGHT
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
-SIGMAS = 6  # once in 500 million by chance
+SIGMAS = 6  # a right subject exceeds them once in 500 million checks
 
 
 def write_charts(root: Path, each: int) -> Path:
-    """Write ``each`` charts a class, as an image folder, and return ``root``."""
+    """Write ``each`` charts for each class, as an image folder, and return ``root``."""
     for label, red in enumerate(RED):
         folder = root / str(label)
         folder.mkdir(parents=True)
@@ -63,7 +63,7 @@ def check_charts(
 ) -> None:
     """Raise ``WrongValuesError`` unless ``count`` batches of charts were cropped, resized, mirrored and normalised.
 
-    They are read after all have been delivered, so that one which a later one overwrote is found.
+    Batches are read after all have arrived, so a batch that a later one overwrote is found.
     """
     with closing(batches):
         delivered = list(islice(batches, count))
@@ -93,7 +93,7 @@ def _check_values(subject: str, images: torch.Tensor, labels: torch.Tensor) -> N
 
 
 def _line(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fit a line to each row: its ends, (N, 2), as shares of the full range, and the largest distance to it."""
+    """Fit a line to each row. Return its ends, (N, 2), as shares of the full range, and the largest distance to it."""
     count = values.shape[1]
     at = torch.arange(count, dtype=torch.float64) - (count - 1) / 2
     values = values.double()
@@ -104,7 +104,7 @@ def _line(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _check_boxes(subject: str, x: torch.Tensor, y: torch.Tensor) -> None:
-    """Check the parts that were cut, given by their ends as shares of an image's width and height."""
+    """Check the crops, whose ``x`` and ``y`` ends are shares of an image's width and height."""
     width, height = (x[:, 1] - x[:, 0]), (y[:, 1] - y[:, 0])
     area = width.abs() * height
     ratio = width.abs() * WIDTH / (height * HEIGHT)
@@ -134,7 +134,7 @@ def _within(values: torch.Tensor, bounds: tuple[float, float], relative: torch.T
 
 
 def _usual_area(draws: int = 2000) -> tuple[float, float]:
-    """Mean and standard deviation of the share that torchvision cuts out of an image of a chart's size."""
+    """Return mean and standard deviation of the share of a chart's area that torchvision cuts out."""
     image = torch.empty(3, HEIGHT, WIDTH, device="meta")
     boxes = [RandomResizedCrop.get_params(image, list(SCALE), list(RATIO)) for _ in range(draws)]
     areas = [height * width / (HEIGHT * WIDTH) for _, _, height, width in boxes]

@@ -1,4 +1,4 @@
-"""The check before any figure: what a subject delivers is right, to the rounding of its dtype."""
+"""The checks made before anything is timed: a subject's values are right, to within rounding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastload.bench.imagenet import MEAN, STD
 
 __all__ = ["WrongValuesError", "check_batches", "check_close", "check_form", "check_normalized", "rounding"]
 
-# (x - mean) / std, and x * scale + bias as well, round four quantities that are at most 1 / std each.
+# (x - mean) / std rounds four quantities of at most 1 / std each, and so does x * scale + bias.
 ROUNDINGS = 4
 
 
@@ -30,9 +30,9 @@ def check_batches(
     arithmetic: torch.dtype,
     memory_format: torch.memory_format = torch.contiguous_format,
 ) -> None:
-    """Raise ``WrongValuesError`` unless ``batches`` begins with the ``expected`` (uint8 images, labels).
+    """Raise ``WrongValuesError`` unless ``batches`` begins with the ``expected`` (uint8 images, labels), normalised.
 
-    They are compared after all have been delivered, so that one which a later one overwrote is found.
+    Batches are compared after all have arrived, so a batch that a later one overwrote is found.
     """
     with closing(batches):
         delivered = list(islice(batches, len(expected)))
@@ -56,8 +56,8 @@ def check_normalized(
 ) -> None:
     """Raise ``WrongValuesError`` unless ``out`` is ``images`` (uint8) flipped and normalised.
 
-    The truth is computed in float64. ``out`` may differ from it by what computing in ``arithmetic`` and
-    storing in ``dtype`` can round away.
+    ``out`` is compared with the float64 result. It may differ by the rounding of arithmetic in ``arithmetic`` and of
+    storing in ``dtype``.
     """
     images = images.to(out.device)
     check_form(subject, out, images.shape, dtype, memory_format)
@@ -78,7 +78,7 @@ def check_normalized(
 def check_form(
     subject: str, out: torch.Tensor, shape: Sequence[int], dtype: torch.dtype, memory_format: torch.memory_format
 ) -> None:
-    """Raise ``WrongValuesError`` unless ``out``, a batch, has this shape and dtype and lies in memory so."""
+    """Raise ``WrongValuesError`` unless the batch ``out`` has this shape, dtype and memory format."""
     if (out.shape, out.dtype) != (tuple(shape), dtype) or not out.is_contiguous(memory_format=memory_format):
         raise WrongValuesError(
             f"{subject} is wrong: it delivers {out.dtype} of shape {tuple(out.shape)} and strides {out.stride()}, "
@@ -89,7 +89,7 @@ def check_form(
 def check_close(subject: str, out: torch.Tensor, exact: torch.Tensor, allowed: float) -> None:
     """Raise ``WrongValuesError`` unless normalised values are near ``exact``.
 
-    ``allowed`` is of full scale, and rounding to the result's dtype comes on top.
+    They may differ by ``allowed``, as a share of the images' full scale, and by rounding to their dtype.
     """
     std = torch.tensor(STD, device=out.device).view(-1, 1, 1)
     bound = allowed / std + rounding(out.dtype) * (exact.abs() + allowed / std)

@@ -1,4 +1,4 @@
-"""The libraries that fastload is measured against, as far as this machine has them."""
+"""Which of the libraries that fastload is measured against are installed."""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
-"""A result as a table: the same rows and columns on the screen, in the README and in the documentation."""
+"""``Table``: a result laid out for the screen, README.md and docs/."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fastload.bench.harness.result import Result, Row
+from fastload.bench.harness.result import Result
+from fastload.bench.harness.row import Row
 
 __all__ = ["Table", "layout"]
 
-# Figures that belong to a row's metric and get a column of their own where any row has them.
+# Entries beside a row's metric that get a column of their own, if any row has them.
 BESIDE = ("ratio_to_per_tensor", "ratio_to_handwritten", "ratio_to_floor", "ratio_to_limit", "peak_gib", "host_us")
 DECIMALS = {1: 3, 2: 1}  # by the digits before the point
 SMALL = 0.1  # below it three decimals are too few
@@ -36,7 +37,7 @@ HEADINGS = {
 
 @dataclass(frozen=True)
 class Table:
-    """Headings, and as many cells in every line; the first ``names`` columns say what was measured."""
+    """Headings, and a cell for each in every line; the first ``names`` columns say what was measured."""
 
     headings: list[str]
     lines: list[list[str]]
@@ -44,9 +45,9 @@ class Table:
 
 
 def layout(result: Result) -> Table:
-    """Lay out one line a subject in each case and one column a metric, as median ± half the IQR.
+    """Lay out a line for each subject in each case, and a column for each metric: its median ± half the IQR.
 
-    Where a row has ``mean`` and ``std``, as of several seeds, it is these.
+    Where a row has ``mean`` and ``std``, over several seeds, the cell shows these.
     """
     by_subject: dict[tuple[str, ...], dict[str, str]] = {}
     for row in result.rows:
@@ -74,7 +75,7 @@ def _cells(row: Row) -> dict[str, str]:
 
 
 def _figure(median: float, iqr: float) -> str:
-    """Write a median ± half the interquartile range, with the digits worth reading.
+    """Write a median ± half the interquartile range, with as many digits as mean something.
 
     >>> [_figure(*values) for values in ((18551.4, 12.0), (61.42, 0.5), (0.99512, 0), (0.012346, 0))]
     ['18,551 ± 6', '61.4 ± 0.2', '0.995', '0.01235']

@@ -1,4 +1,4 @@
-"""A timed window: so many training steps, after a warm-up, with the device idle at both ends."""
+"""``Window``: a number of training steps, timed after a warm-up, with the device idle at both ends."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import torch
+
+from fastload.bench.harness.turns import Figure, Figures
 
 __all__ = [
     "Batches",
@@ -23,22 +26,26 @@ __all__ = [
     "timed_window",
 ]
 
-Batches = Generator[tuple[torch.Tensor, torch.Tensor], None, None]
-Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Batches = Generator[tuple[Any, Any], None, None]  # inputs and targets; images and labels in most suites
+Step = Callable[[Any, Any], torch.Tensor]  # inputs and targets to the loss
 
 GIB = 1024**3
 
 
 @dataclass(frozen=True)
 class Window:
-    """How fast the steps went, and the most device memory allocated meanwhile (not counted on the CPU)."""
+    """Steps per second, and the most device memory allocated meanwhile; None on the CPU, where it is not counted."""
 
     steps_per_s: float
     peak_gib: float | None
 
+    def img_per_s(self, batch: int) -> Figures:
+        """Return the figure of the suites that compare speeds of training, in batches of ``batch`` images."""
+        return {"img_per_s": Figure(batch * self.steps_per_s, {"peak_gib": self.peak_gib})}
+
 
 def timed_window(step: Step, batches: Batches, *, warm_up: int, steps: int, device: torch.device) -> Window:
-    """Time ``steps`` training steps, then close ``batches`` and so end their workers."""
+    """Time ``steps`` training steps after ``warm_up`` others, then close ``batches``, which ends their workers."""
     with closing(batches):
         run(step, batches, warm_up)
         synchronize(device)
@@ -51,7 +58,7 @@ def timed_window(step: Step, batches: Batches, *, warm_up: int, steps: int, devi
 
 def run(step: Step, batches: Batches, steps: int) -> list[torch.Tensor]:
     """Return the losses of the next ``steps`` steps, left on the device."""
-    return [step(images, labels) for images, labels in islice(batches, steps)]
+    return [step(inputs, targets) for inputs, targets in islice(batches, steps)]
 
 
 def synchronize(device: torch.device) -> None:
@@ -69,7 +76,7 @@ def allocated_gib(device: torch.device) -> float:
 
 
 def outside_gib(device: torch.device) -> float:
-    """What is taken on the device by others than PyTorch's allocator."""
+    """Return how much device memory is in use outside of PyTorch's allocator, such as a decoder's buffers."""
     if device.type != "cuda":
         return 0.0
     free, total = torch.cuda.mem_get_info(device)

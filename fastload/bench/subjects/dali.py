@@ -1,4 +1,4 @@
-"""NVIDIA DALI's input stage, written as its documentation advises for training from JPEG files."""
+"""NVIDIA DALI's input stage, as its documentation advises for training from JPEG files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastload.bench.subjects.loaders import DTYPE
 
 __all__ = ["SETTINGS", "dali"]
 
-# The share of the images that the JPEG engines take, the rest going to CUDA cores: DALI's default, and its best here.
+# The share of the images that the JPEG engines decode; CUDA cores decode the rest. DALI's default, and its best here.
 HARDWARE_SHARE = 0.65
 QUEUE = 2  # batches ahead, DALI's default
 HINT = {"preallocate_width_hint": 640, "preallocate_height_hint": 640}  # above the largest file: nothing is reallocated
@@ -20,9 +20,9 @@ SETTINGS = {"hw_decoder_load": HARDWARE_SHARE, "prefetch_queue_depth": QUEUE, "e
 
 
 def dali(root: Path, batch: int, side: int, device: torch.device, *, threads: int) -> Batches:
-    """Batches without an end: decoded, cropped, resized, mirrored and normalised on the GPU, or all of it on the CPU.
+    """Return endless batches: decoded, cropped, resized, mirrored and normalised, all on the GPU or all on the CPU.
 
-    DALI normalises to float16, in its order of channels last; the conversion to bfloat16 is the user's.
+    DALI normalises to float16 in channels_last; its users convert to bfloat16 themselves.
     """
     from nvidia.dali import Pipeline, fn, types  # noqa: PLC0415  (a peer that may be missing)
     from nvidia.dali.plugin.pytorch import DALIGenericIterator  # noqa: PLC0415

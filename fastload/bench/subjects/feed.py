@@ -1,4 +1,4 @@
-"""``Feed``: the same batches in the same order, brought to the device as a rung of the ladder does it."""
+"""``Feed``: the same batches in the same order for every rung of ``ladder``, brought to the device in its way."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torchvision.transforms import v2
 
-from fastload.bench.harness.suite import worker_count
 from fastload.bench.harness.window import Batches
 from fastload.bench.imagenet import MEAN, STD
 from fastload.bench.subjects.photographs import Sample
 from fastload.bench.subjects.rung import Rung
+from fastload.bench.subjects.workers import worker_count
 from fastload.kernels import reference
 from fastload.loader import PrefetchLoader
 
@@ -24,7 +24,7 @@ EPOCHS = 1000  # more than any measurement uses
 
 @dataclass(frozen=True)
 class Feed:
-    """The same batches in the same order, again and again, brought to the device as a rung does it."""
+    """The same batches in the same order, epoch after epoch, brought to the device in a rung's way."""
 
     dataset: TensorDataset
     batch: int
@@ -75,7 +75,7 @@ class Feed:
 
 
 class Normalized(Dataset[Sample]):
-    """What the classic worker hands over: images normalised one by one, four bytes a value."""
+    """Images that workers normalise one by one, in float32, as is usual."""
 
     def __init__(self, dataset: TensorDataset) -> None:
         self.dataset = dataset

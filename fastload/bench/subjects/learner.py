@@ -1,9 +1,9 @@
-"""``Learner``: a Vision Transformer and the step that trains it, as a rung of the ladder has them."""
+"""``Learner``: a Vision Transformer, and the step that trains it in the way of a rung of ``ladder``."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -15,12 +15,12 @@ from fastload.bench.subjects.rung import Rung
 from fastload.training.precision import autocast, grad_scaler
 from fastload.training.step import TrainStep
 
-__all__ = ["Evaluation", "Learner", "Size"]
+__all__ = ["Evaluation", "LadderSize", "Learner"]
 
 
 @dataclass(frozen=True)
-class Size:
-    """The Vision Transformer, ViT-B/16 on a GPU, and how long it trains."""
+class LadderSize:
+    """The Vision Transformer, ViT-B/16 unless told otherwise, and how long it trains."""
 
     side: int = 224
     layers: int = 12
@@ -33,13 +33,6 @@ class Size:
     learning_rate_warm_up: int = 20
     window_steps: int = 20
     window_warm_up: int = 5
-
-    @classmethod
-    def of(cls, device: torch.device) -> Size:
-        if device.type == "cuda":
-            return cls()
-        small_model = cls(side=32, layers=2, heads=2, width=32, batch=8, photographs=60)
-        return replace(small_model, train_steps=6, learning_rate_warm_up=2, window_steps=2, window_warm_up=1)
 
     def build(self, classes: int) -> VisionTransformer:
         return VisionTransformer(
@@ -55,7 +48,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How fast and how well a model predicts: accuracy from 0 to 1, and the mean cross-entropy, which moves sooner."""
+    """How fast and how well a model predicts: accuracy from 0 to 1, and mean cross-entropy, which changes earlier."""
 
     img_per_s: float
     accuracy: float
@@ -63,9 +56,9 @@ class Evaluation:
 
 
 class Learner:
-    """A model and its training step, as a rung has them."""
+    """A model and its training step, in the way of a rung."""
 
-    def __init__(self, rung: Rung, size: Size, classes: int, device: torch.device) -> None:
+    def __init__(self, rung: Rung, size: LadderSize, classes: int, device: torch.device) -> None:
         torch.manual_seed(0)
         self.device = device
         self.precision = _precision(rung.precision, device)
@@ -79,7 +72,7 @@ class Learner:
 
     @property
     def evaluations(self) -> dict[str, str]:
-        """The precisions to evaluate in, each with what it adds to a metric's name."""
+        """The precisions to evaluate in, by the suffix that each gives to a metric's name."""
         low = "bf16" if self.precision == "bf16" else _precision("fp16", self.device)
         return {"": "fp32", "_autocast": low}
 
@@ -110,7 +103,7 @@ class Learner:
 
     @torch.inference_mode()
     def evaluate(self, held_out: list[Sample], precision: str) -> Evaluation:
-        """Evaluate the model, not compiled, on batches that are on the device already."""
+        """Evaluate the model, not compiled, on batches on the device."""
         self.model.eval()
         synchronize(self.device)
         start = time.perf_counter()
@@ -128,5 +121,5 @@ class Learner:
 
 
 def _precision(wanted: str, device: torch.device) -> str:
-    """Train in bf16 where fp16 is asked of the CPU, which computes fp16 slowly if at all."""
+    """Return bf16 instead of fp16 on the CPU, which is slow in fp16 if it can compute in it at all."""
     return "bf16" if wanted == "fp16" and device.type == "cpu" else wanted

@@ -1,7 +1,4 @@
-"""The loaders that ``resident`` compares.
-
-Each turns uint8 batches in host memory into normalised ones on the device.
-"""
+"""The loaders that ``resident`` compares: uint8 batches in host memory to normalised ones on the device."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ Loader = DataLoader[tuple[torch.Tensor, ...]]
 
 
 def plain(loader: Loader, device: torch.device) -> Batches:
-    normalize = Normalize(device)
+    normalize = LoopNormalize(device)
     for images, labels in loader:
         yield normalize(images.to(device, non_blocking=True)), labels.to(device, non_blocking=True)
 
@@ -33,18 +30,18 @@ def accelerate(loader: Loader, device: torch.device) -> Batches:
 
     configuration = DataLoaderConfiguration(non_blocking=True)
     accelerator = Accelerator(cpu=device.type == "cpu", dataloader_config=configuration)
-    normalize = Normalize(device)
+    normalize = LoopNormalize(device)
     try:
         for images, labels in accelerator.prepare(loader):
             yield normalize(images), labels
     finally:
-        accelerator.free_memory()  # it keeps the loader, and with it the workers
+        accelerator.free_memory()  # otherwise it keeps the loader, whose workers go on
 
 
 def fabric(loader: Loader, device: torch.device) -> Batches:
     from lightning.fabric import Fabric  # noqa: PLC0415  (a peer that may be missing)
 
-    normalize = Normalize(device)
+    normalize = LoopNormalize(device)
     for images, labels in Fabric(accelerator=device.type, devices=1).setup_dataloaders(loader):
         yield normalize(images), labels
 
@@ -61,8 +58,8 @@ def fastload(loader: Loader, device: torch.device) -> Batches:
         yield from batches
 
 
-class Normalize:
-    """What a training loop writes by hand: timm's arithmetic, in the loop's own stream."""
+class LoopNormalize:
+    """Normalisation written by hand in the training loop: timm's arithmetic, in the loop's own stream."""
 
     def __init__(self, device: torch.device) -> None:
         self.mean, self.std = (
@@ -80,4 +77,4 @@ DELIVER: dict[str, Callable[[Loader, torch.device], Batches]] = {
     "timm": timm,
     "fastload": fastload,
 }
-ARITHMETIC = {"fastload": torch.float32}  # of the others: DTYPE
+ARITHMETIC = {"fastload": torch.float32}  # what a subject computes in; the others in DTYPE

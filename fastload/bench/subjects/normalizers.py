@@ -1,24 +1,21 @@
-"""The ways to make normalised floats of a batch of uint8 images: the first cases of ``kernels``.
+"""A batch of uint8 images normalised and mirrored, as each subject of ``kernels`` does it.
 
-Each builder returns a function of the images and, if some are to be mirrored, of which.
+Each function returns one of the images and of a mask of those to mirror, or None.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cache
 
 import torch
 from torchvision.transforms import v2
 
-from fastload.bench.harness.check import check_normalized
 from fastload.bench.imagenet import MEAN, STD
+from fastload.bench.subjects.kernel_case import OUT
 from fastload.kernels import flip_normalize
 
-__all__ = ["FLIP_NORMALIZE", "NORMALIZE", "NORMALIZERS", "OUT", "Normalizer"]
-
-OUT = torch.bfloat16
+__all__ = ["ARITHMETIC", "NORMALIZERS", "Normalizer"]
 
 Normalizer = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
 
@@ -35,7 +32,7 @@ def compiled(device: torch.device, memory_format: torch.memory_format) -> Normal
 
 
 def timm(device: torch.device, memory_format: torch.memory_format) -> Normalizer:
-    """Do the arithmetic of timm's ``PrefetchLoader``, then the layout change of its training script."""
+    """Do as timm's ``PrefetchLoader`` does, then change the memory format as its training script does."""
     mean, std = (values.mul(255).to(OUT) for values in _channels(device))
 
     def normalize(images: torch.Tensor, _flip: torch.Tensor | None) -> torch.Tensor:
@@ -45,7 +42,7 @@ def timm(device: torch.device, memory_format: torch.memory_format) -> Normalizer
 
 
 def torchvision(_device: torch.device, memory_format: torch.memory_format) -> Normalizer:
-    """Choose by image around it: its own ``RandomHorizontalFlip`` decides once for the whole batch."""
+    """Mirror by hand: ``RandomHorizontalFlip`` decides once for the whole batch."""
     to_normalized = v2.Compose([v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])
 
     def transform(images: torch.Tensor, flip: torch.Tensor | None) -> torch.Tensor:
@@ -103,54 +100,4 @@ NORMALIZERS: dict[str, Callable[[torch.device, torch.memory_format], Normalizer]
     "torchvision": torchvision,
     "kornia": kornia,
 }
-ARITHMETIC = {"timm": OUT}  # of the others: float32
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Random images, since zeros can run faster, and which of them to mirror."""
-
-    images: torch.Tensor
-    flip: torch.Tensor | None
-
-
-@dataclass(frozen=True)
-class NormalizeCase:
-    """Normalise a batch, with or without mirroring some of its images."""
-
-    flips: bool
-
-    @property
-    def subjects(self) -> Sequence[str]:
-        return tuple(name for name in NORMALIZERS if not (self.flips and name == "timm"))  # timm flips in its workers
-
-    def inputs(self, batch: int, side: int, device: torch.device, number: int) -> Batch:
-        torch.manual_seed(number)
-        images = torch.randint(0, 256, (batch, 3, side, side), dtype=torch.uint8, device=device)
-        return Batch(images, torch.randint(2, (batch,), device=device).bool() if self.flips else None)
-
-    def build(
-        self, name: str, _side: int, device: torch.device, memory_format: torch.memory_format
-    ) -> Callable[[Batch], torch.Tensor]:
-        normalizer = NORMALIZERS[name](device, memory_format)
-        return lambda batch: normalizer(batch.images, batch.flip)
-
-    def check(
-        self, name: str, normalize: Callable[[Batch], torch.Tensor], batch: Batch, memory_format: torch.memory_format
-    ) -> None:
-        check_normalized(
-            name,
-            normalize(batch),
-            batch.images,
-            batch.flip,
-            dtype=OUT,
-            arithmetic=ARITHMETIC.get(name, torch.float32),
-            memory_format=memory_format,
-        )
-
-    def bytes_to_move(self, batch: Batch) -> int:
-        """Count what any implementation must read and write: a byte a value in, two out, and a byte a choice."""
-        return batch.images.numel() * (1 + OUT.itemsize) + (0 if batch.flip is None else len(batch.flip))
-
-
-NORMALIZE, FLIP_NORMALIZE = NormalizeCase(flips=False), NormalizeCase(flips=True)
+ARITHMETIC = {"timm": OUT}  # what a subject computes in; the others in float32

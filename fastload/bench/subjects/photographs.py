@@ -1,4 +1,4 @@
-"""Sample photographs in host memory, decoded and resized once: decoding is not what is measured with them."""
+"""``PhotographSplits``: sample photographs in host memory, decoded and resized before anything is measured."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-from fastload.bench.harness.suite import worker_count
+from fastload.bench.subjects.workers import worker_count
 from fastload.data import sample_data
 
-__all__ = ["Photographs", "Sample", "decoded"]
+__all__ = ["PhotographSplits", "Sample", "decoded"]
 
 Sample = tuple[torch.Tensor, ...]
 
 
 @dataclass(frozen=True)
-class Photographs:
-    """uint8 images (3, side, side) with their classes: a part to train on, and a part held out."""
+class PhotographSplits:
+    """uint8 images (3, side, side) with their classes: some to train on, others held out."""
 
     train: TensorDataset
     held_out: TensorDataset
     classes: int
 
     @classmethod
-    def sample(cls, images: int, side: int) -> Photographs:
+    def sample(cls, images: int, side: int) -> PhotographSplits:
         with tempfile.TemporaryDirectory(prefix="fastload-bench-") as folder:
             root = sample_data(Path(folder) / "photographs", images)
             train, held_out = (decoded(root / split, side) for split in ("train", "val"))
@@ -36,7 +36,7 @@ class Photographs:
 
 
 def decoded(folder: Path, side: int) -> TensorDataset:
-    """Images of a folder as evaluation sees them, resized and cut at the centre, with the numbers of their classes."""
+    """Return a folder's images as in evaluation, resized and cropped at the centre, and their classes' numbers."""
     resize = v2.Compose([v2.Resize(side * 256 // 224), v2.CenterCrop(side), v2.PILToTensor()])
     loader = DataLoader(ImageFolder(folder, resize), batch_size=64, num_workers=worker_count())
     images, labels = zip(*loader, strict=True)

@@ -1,4 +1,4 @@
-"""The rungs of the ladder: ways to feed and train a model, each the one before with one thing changed."""
+"""The rungs of ``ladder``: ways to feed and train a model, each with one change to the one before."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Rung:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What images are delivered in; autocast would round float32 to its own precision in the model."""
+        """The images' dtype; in the model autocast would round float32 to its own precision."""
         return torch.bfloat16 if self.fused else torch.float32
 
 

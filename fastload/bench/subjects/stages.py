@@ -1,4 +1,4 @@
-"""The input stages that ``jpeg`` compares: from JPEG files to normalised batches on the device, without an end."""
+"""The input stages that ``jpeg`` compares: JPEG files to normalised batches on the device, endlessly."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ from fastload.bench.harness.window import Batches
 from fastload.bench.imagenet import MEAN, STD
 from fastload.bench.subjects.dali import dali
 from fastload.bench.subjects.loaders import DTYPE, LAYOUT
-from fastload.environment import cores
+from fastload.bench.subjects.workers import READING_WORKERS, decoding_workers
 
-__all__ = ["CPU_STAGES", "ENDLESS", "STAGES", "Source", "decoding_workers", "describe"]
+__all__ = ["CPU_STAGES", "STAGES", "JpegFiles"]
 
 ENDLESS = 10**9  # samples: more than any window takes
-READERS = min(8, cores())  # workers that only read files
 
 
 @dataclass(frozen=True)
-class Source:
-    """JPEG files in one folder a class, and the batches that are wanted of them."""
+class JpegFiles:
+    """JPEG files, a folder for each class, and the batches to make of them."""
 
     root: Path
     batch: int
@@ -39,33 +38,28 @@ class Source:
     device: torch.device
 
 
-def decoding_workers() -> int:
-    """Workers, or threads, for those who decode on the CPU: all cores but one, which trains."""
-    return max(1, cores() - 1)
-
-
-def pil_timm(source: Source) -> Batches:
-    """Decode and crop with Pillow, as most training scripts do; timm's prefetcher normalises."""
+def pil_timm(files: JpegFiles) -> Batches:
+    """Decode and crop with Pillow, as most training scripts do; timm's ``PrefetchLoader`` normalises."""
     transform = transforms.Compose(
-        [transforms.RandomResizedCrop(source.side), transforms.RandomHorizontalFlip(), transforms.PILToTensor()]
+        [transforms.RandomResizedCrop(files.side), transforms.RandomHorizontalFlip(), transforms.PILToTensor()]
     )
-    return _timm(datasets.ImageFolder(source.root, transform), source)
+    return _timm(datasets.ImageFolder(files.root, transform), files)
 
 
-def torchvision_timm(source: Source) -> Batches:
-    """Decode with torchvision's own decoder and crop tensors of bytes; timm's prefetcher normalises."""
-    transform = v2.Compose([v2.RandomResizedCrop(source.side, antialias=True), v2.RandomHorizontalFlip()])
-    return _timm(datasets.ImageFolder(source.root, transform, loader=_decode), source)
+def torchvision_timm(files: JpegFiles) -> Batches:
+    """Decode with torchvision's own decoder, crop uint8 tensors; timm's ``PrefetchLoader`` normalises."""
+    transform = v2.Compose([v2.RandomResizedCrop(files.side, antialias=True), v2.RandomHorizontalFlip()])
+    return _timm(datasets.ImageFolder(files.root, transform, loader=_decode), files)
 
 
-def fastload_cpu_decode(source: Source) -> Batches:
-    """Workers decode and hand over whole images; the rest happens on the device: for GPUs without a JPEG decoder."""
-    return _fastload(source, decoding_workers(), partial(fl.collate, decode=True))
+def fastload_cpu_decode(files: JpegFiles) -> Batches:
+    """Workers decode whole images, and the rest happens on the device: for GPUs without a JPEG decoder."""
+    return _fastload(files, decoding_workers(), partial(fl.collate, decode=True))
 
 
-def fastload(source: Source) -> Batches:
+def fastload(files: JpegFiles) -> Batches:
     """Workers only read files."""
-    return _fastload(source, READERS, fl.collate)
+    return _fastload(files, READING_WORKERS, fl.collate)
 
 
 def _decode(path: str) -> torch.Tensor:
@@ -73,50 +67,46 @@ def _decode(path: str) -> torch.Tensor:
     return image
 
 
-def _timm(dataset: Dataset[Any], source: Source) -> Batches:
+def _timm(dataset: Dataset[Any], files: JpegFiles) -> Batches:
     from timm.data.loader import PrefetchLoader as TimmPrefetchLoader  # noqa: PLC0415  (a peer that may be missing)
     from timm.data.loader import fast_collate  # noqa: PLC0415
 
-    loader = _loader(dataset, source, decoding_workers(), fast_collate)
-    for images, labels in TimmPrefetchLoader(loader, MEAN, STD, device=source.device, img_dtype=DTYPE):
+    loader = _loader(dataset, files, decoding_workers(), fast_collate)
+    for images, labels in TimmPrefetchLoader(loader, MEAN, STD, device=files.device, img_dtype=DTYPE):
         yield images.contiguous(memory_format=LAYOUT), labels
 
 
-def _fastload(source: Source, workers: int, collate_fn: Callable[[Any], Any]) -> Batches:
-    loader = _loader(fl.data.ImageFolder(source.root), source, workers, collate_fn)
+def _fastload(files: JpegFiles, workers: int, collate_fn: Callable[[Any], Any]) -> Batches:
+    loader = _loader(fl.data.ImageFolder(files.root), files, workers, collate_fn)
     transform = T.Compose(
         [
             T.DecodeJpeg(),
-            T.RandomResizedCrop(source.side),
+            T.RandomResizedCrop(files.side),
             T.RandomHorizontalFlip(),
             T.Normalize(MEAN, STD, dtype=DTYPE, memory_format=LAYOUT),
         ]
     )
-    with fl.PrefetchLoader(loader, transform=transform, device=source.device) as batches:
+    with fl.PrefetchLoader(loader, transform=transform, device=files.device) as batches:
         yield from batches
 
 
-def _loader(dataset: Dataset[Any], source: Source, workers: int, collate_fn: Callable[[Any], Any]) -> DataLoader[Any]:
-    gc.collect()  # a worker that inherits batches as garbage is aborted when it collects them
+def _loader(dataset: Dataset[Any], files: JpegFiles, workers: int, collate_fn: Callable[[Any], Any]) -> DataLoader[Any]:
+    gc.collect()  # a forked worker that inherits batches as garbage would be aborted when it collects them
     return DataLoader(
         dataset,
-        batch_size=source.batch,
+        batch_size=files.batch,
         sampler=RandomSampler(dataset, replacement=True, num_samples=ENDLESS),  # type: ignore[arg-type]
         num_workers=workers,
         collate_fn=collate_fn,
-        pin_memory=source.device.type == "cuda",
+        pin_memory=files.device.type == "cuda",
     )
 
 
-def _dali(source: Source) -> Batches:
-    return dali(source.root, source.batch, source.side, source.device, threads=decoding_workers())
+def _dali(files: JpegFiles) -> Batches:
+    return dali(files.root, files.batch, files.side, files.device, threads=decoding_workers())
 
 
-def describe() -> dict[str, object]:
-    return {"decoding_workers": decoding_workers(), "reading_workers": READERS}
-
-
-STAGES: dict[str, Callable[[Source], Batches]] = {
+STAGES: dict[str, Callable[[JpegFiles], Batches]] = {
     "pil_timm": pil_timm,
     "torchvision_timm": torchvision_timm,
     "dali": _dali,

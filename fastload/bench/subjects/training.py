@@ -1,4 +1,4 @@
-"""The training step that every subject of ``resident`` and ``jpeg`` feeds."""
+"""``TrainingStep``: the step that every subject of ``resident``, ``jpeg`` and ``ddp`` feeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLASSES = 1000
 
 
 class TrainingStep:
-    """Forward in bf16, backward, SGD: the same for every subject. ``wrap`` is what makes one of several ranks of it."""
+    """Forward in bf16, backward, SGD: the same for every subject. ``wrap`` makes the model one of several ranks'."""
 
     def __init__(self, model: str, device: torch.device, wrap: Callable[[nn.Module], nn.Module] | None = None) -> None:
         torch.manual_seed(0)
@@ -37,7 +37,7 @@ class TrainingStep:
 
 
 def describe(device: torch.device) -> dict[str, object]:
-    """The step in the words of a result file's settings."""
+    """Return what a result file's settings say of the step."""
     return {
         "compiled": device.type == "cuda",
         "precision": "bf16 autocast",
@@ -48,7 +48,7 @@ def describe(device: torch.device) -> dict[str, object]:
 
 @contextmanager
 def cudnn_search() -> Iterator[None]:
-    """Let cuDNN try its algorithms for each convolution, as a training of fixed shapes should."""
+    """Let cuDNN search for the fastest algorithm of each convolution, as is advised where shapes are fixed."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
     try:

@@ -1,1 +1,1 @@
-"""One suite of measurements a file."""
+"""The questions that the benchmark answers; benchmarks/README.md has all of them."""

@@ -1,77 +1,85 @@
-"""How near training on several GPUs comes to its speed with data on each of them, when it starts from JPEG files.
+"""How close training on several GPUs comes to its speed with data on each of them, when it starts from JPEG files.
 
-One process a GPU trains ResNet-50 under ``DistributedDataParallel``. The windows are those of ``jpeg``, of all ranks at
-the same time: each waits in every step for the gradients of the others, and so for the slowest input stage.
+One process for each GPU trains ResNet-50 under ``DistributedDataParallel``. The windows are those of ``jpeg``, of all
+ranks at once: in every step each rank waits for the gradients of the others, and so for the slowest input stage.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
-from torch import distributed, nn
+from torch import distributed, multiprocessing, nn
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
-from fastload.bench.harness.result import Row
-from fastload.bench.harness.suite import Plan, Suite
+from fastload.bench.harness.plan import Plan
+from fastload.bench.harness.row import Row
+from fastload.bench.harness.suite import Suite
 from fastload.bench.harness.window import Window
+from fastload.bench.subjects.file_windows import FileWindows, JpegSize, write_photographs
 from fastload.bench.suites import jpeg
-from fastload.bench.suites.jpeg import Bench, Size, photographs, training_rows
+from fastload.environment import cores
 
 __all__ = ["SUITE"]
 
-SUBJECTS = ("limit", "fastload")
+SIZES = jpeg.CASES["resnet50_b256"]
 RANKS = {f"resnet50_b256_x{ranks}": ranks for ranks in (1, 2, 4, 8)}
 
 
-def measure(plan: Plan) -> list[Row]:
-    """Check what is delivered, start a process a rank, and return what the first has measured of all."""
-    size = _size(plan.device)
-    subjects = [name for name in plan.subjects if name != "limit"]
+def measure(plan: Plan[JpegSize]) -> list[Row]:
+    """Check what is delivered, start a process for each rank, and return the rows that the first one wrote."""
+    subjects = [name for name in plan.subjects if name != SUITE.baseline]
     with tempfile.TemporaryDirectory(prefix="fastload-bench-") as folder:
-        root = photographs(folder, size)
-        bench = Bench.of(size, root, plan.device)
-        for name in subjects:
-            bench.check(name)
-        told = plan.case, subjects, plan.runs, plan.device.type, root, Path(folder)
-        spawn(_rank, args=told, nprocs=RANKS[plan.case])  # type: ignore[no-untyped-call]
-        rows: list[Row] = json.loads(_rows(Path(folder)).read_text())
+        root = write_photographs(folder, plan.size)
+        windows = FileWindows.of(plan.size, root, plan.device)
+        for name in plan.track(subjects, "checking"):
+            windows.check(name)
+        start_method = multiprocessing.get_start_method()
+        arguments = plan.case, subjects, plan.runs, plan.device.type, start_method, root, Path(folder)
+        spawn(_rank, args=arguments, nprocs=RANKS[plan.case])  # type: ignore[no-untyped-call]
+        rows: list[Row] = json.loads(_file_of_rows(Path(folder)).read_text())
         return rows
 
 
-def _rank(rank: int, case: str, subjects: list[str], runs: int, device_type: str, root: Path, folder: Path) -> None:
+def _rank(
+    rank: int, case: str, subjects: Sequence[str], runs: int, kind: str, start_method: str, root: Path, folder: Path
+) -> None:
     """Measure as one of the ranks; the first writes the rows."""
-    device = torch.device(device_type)
-    if device.type == "cuda":
-        device = torch.device(device_type, rank)
-        torch.cuda.set_device(device)
-    backend = distributed.get_default_backend_for_device(device)
+    # A spawned process would spawn its loaders' workers too, which takes each of them seconds of imports.
+    multiprocessing.set_start_method(start_method, force=True)
     ranks = RANKS[case]
+    device = torch.device(kind)
+    if device.type == "cuda":
+        device = torch.device(kind, rank)
+        torch.cuda.set_device(device)
+    else:
+        torch.set_num_threads(max(1, cores() // ranks))
+    backend = distributed.get_default_backend_for_device(device)
     distributed.init_process_group(backend, f"file://{folder / 'store'}", rank=rank, world_size=ranks)
     try:
-        rows = _measured(Plan(case, subjects, runs, device), root, ranks)
+        rows = _measure(Plan(case, SIZES.on(device), subjects, runs, device), root, ranks)
         if rank == 0:
-            _rows(folder).write_text(json.dumps(rows))
+            _file_of_rows(folder).write_text(json.dumps(rows))
     finally:
         distributed.destroy_process_group()
 
 
-def _measured(plan: Plan, root: Path, ranks: int) -> list[Row]:
-    bench = Bench.of(_size(plan.device), root, plan.device)
-    subjects = list(plan.subjects)
-    for name in subjects:
-        bench.settle(name)
+def _measure(plan: Plan[JpegSize], root: Path, ranks: int) -> list[Row]:
+    windows = FileWindows.of(plan.size, root, plan.device)
+    for name in plan.subjects:
+        windows.settle(name)
 
     def slowest(window: Window) -> Window:
         speed = torch.tensor(window.steps_per_s, dtype=torch.float64, device=plan.device)
         distributed.all_reduce(speed, distributed.ReduceOp.MIN)
         return replace(window, steps_per_s=speed.item())
 
-    return training_rows(plan, bench, subjects, ranks=ranks, wrap=_replicated, agreed=slowest)
+    return jpeg.train_by_turns(plan, windows, plan.subjects, ranks=ranks, wrap=_replicated, agreed=slowest)
 
 
 def _replicated(model: nn.Module) -> nn.Module:
@@ -79,19 +87,14 @@ def _replicated(model: nn.Module) -> nn.Module:
     return DistributedDataParallel(model, gradient_as_bucket_view=True)
 
 
-def _rows(folder: Path) -> Path:
+def _file_of_rows(folder: Path) -> Path:
     return folder / "rows.json"
 
 
-def _size(device: torch.device) -> Size:
-    return Size.of("resnet50_b256", device)
-
-
 def settings(device: torch.device) -> dict[str, object]:
-    jpegs = jpeg.SUITE.settings(device)
     return {
-        **{key: value for key, value in jpegs.items() if key not in ("sizes", "dali", "decoding_workers")},
-        "size": asdict(_size(device)),
+        **jpeg.common_settings(device),
+        "size": asdict(SIZES.on(device)),
         "ranks": "one process a device, DistributedDataParallel, compiled; reading_workers for each",
         "img_per_s": "of all ranks together, in the time of the slowest",
     }
@@ -99,8 +102,8 @@ def settings(device: torch.device) -> dict[str, object]:
 
 SUITE = Suite(
     name="ddp",
-    cases=tuple(RANKS),
-    subjects=SUBJECTS,
+    cases=dict.fromkeys(RANKS, SIZES),
+    subjects=("limit", "fastload"),
     baseline="limit",
     packages={},
     runs=3,

@@ -1,45 +1,62 @@
 """What each piece of the usual advice is worth when a ViT trains: from plain fp32 to bf16, everything fused.
 
-Every rung keeps what the one before it does and changes one thing more. All of them train from the same seed
-on the same batches of sample photographs, so that speed can be weighed against loss and held-out accuracy.
+Every rung keeps what the one before it does and changes one thing more. All train from the same seed on the same
+batches of sample photographs, so that speed can be weighed against loss and held-out accuracy.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
 from contextlib import closing
 from dataclasses import asdict
 
 import torch
 
 from fastload.bench.harness.check import check_batches
-from fastload.bench.harness.result import Row, ratio_to, row
-from fastload.bench.harness.suite import Plan, Suite, worker_count
+from fastload.bench.harness.plan import Plan
+from fastload.bench.harness.row import Row, row
+from fastload.bench.harness.suite import Sizes, Suite
+from fastload.bench.harness.turns import Figure, Figures, by_turns
 from fastload.bench.harness.window import allocated_gib, peak_gib, reset_peak, run, timed_window
 from fastload.bench.imagenet import MEAN, STD
 from fastload.bench.subjects.feed import Feed
-from fastload.bench.subjects.learner import Learner, Size
-from fastload.bench.subjects.photographs import Photographs, Sample
+from fastload.bench.subjects.learner import LadderSize, Learner
+from fastload.bench.subjects.photographs import PhotographSplits, Sample
 from fastload.bench.subjects.rung import RUNGS, Rung
+from fastload.bench.subjects.workers import worker_count
 from fastload.kernels import reference
 
 __all__ = ["SUITE"]
 
 CHECKED_BATCHES = 2
 LAST_LOSSES = 10
+SIZES = Sizes(
+    gpu=LadderSize(),
+    cpu=LadderSize(
+        side=32,
+        layers=1,
+        heads=2,
+        width=16,
+        batch=8,
+        photographs=20,
+        train_steps=2,
+        learning_rate_warm_up=2,
+        window_steps=1,
+        window_warm_up=1,
+    ),
+)
 
 
-def measure(plan: Plan) -> list[Row]:
-    size = Size.of(plan.device)
-    photographs = Photographs.sample(size.photographs, size.side)
-    feed = Feed(photographs.train, size.batch, plan.device)
+def measure(plan: Plan[LadderSize]) -> list[Row]:
+    size, device = plan.size, plan.device
+    photographs = PhotographSplits.sample(size.photographs, size.side)
+    feed = Feed(photographs.train, size.batch, device)
     for name in plan.track(plan.subjects, "checking"):
         _check(name, feed)
-    held_out = _held_out(photographs, size.batch, plan.device)
+    held_out = _held_out(photographs, size.batch, device)
     learners: dict[str, Learner] = {}
-    learned: list[Row] = []
     peaks: dict[str, float | None] = {}
+    learned: list[Row] = []
     for name in plan.track(plan.subjects, "training"):
         learners[name], losses, peaks[name] = _train(RUNGS[name], size, photographs.classes, feed)
         learned.append(
@@ -49,7 +66,20 @@ def measure(plan: Plan) -> list[Row]:
             evaluation = learners[name].evaluate(held_out, precision)
             learned.append(row(plan.case, name, f"eval_loss{suffix}", [evaluation.loss]))
             learned.append(row(plan.case, name, f"eval_accuracy{suffix}", [evaluation.accuracy]))
-    return _speeds(plan, feed, learners, held_out, peaks) + learned
+
+    def speeds(name: str) -> Figures:
+        learner, batches = learners[name], feed.batches(RUNGS[name])
+        window = timed_window(
+            learner.step, batches, warm_up=size.window_warm_up, steps=size.window_steps, device=device
+        )
+        evaluated = {
+            f"eval_img_per_s{suffix}": Figure(learner.evaluate(held_out, precision).img_per_s)
+            for suffix, precision in learner.evaluations.items()
+        }
+        img_per_s = Figure(size.batch * window.steps_per_s, {"peak_gib": peaks[name]})  # the training's, not this one's
+        return {"img_per_s": img_per_s, "ms": Figure(1000 / window.steps_per_s), **evaluated}
+
+    return by_turns(plan, plan.subjects, speeds, ratios={"img_per_s": SUITE.baseline}) + learned
 
 
 def _check(name: str, feed: Feed) -> None:
@@ -58,14 +88,14 @@ def _check(name: str, feed: Feed) -> None:
     check_batches(name, feed.batches(rung), first, dtype=rung.dtype, arithmetic=torch.float32)
 
 
-def _held_out(photographs: Photographs, batch: int, device: torch.device) -> list[Sample]:
+def _held_out(photographs: PhotographSplits, batch: int, device: torch.device) -> list[Sample]:
     images, labels = (tensor.to(device) for tensor in photographs.held_out.tensors)
     images = reference.flip_normalize(images, MEAN, STD)
     return list(zip(torch.split(images, batch), torch.split(labels, batch), strict=True))
 
 
-def _train(rung: Rung, size: Size, classes: int, feed: Feed) -> tuple[Learner, list[float], float | None]:
-    """Return a learner after its training, its losses, and the most memory that it alone needed."""
+def _train(rung: Rung, size: LadderSize, classes: int, feed: Feed) -> tuple[Learner, list[float], float | None]:
+    """Return a trained learner, its losses, and the most memory that it took beside that of other learners."""
     others = allocated_gib(feed.device)
     learner = Learner(rung, size, classes, feed.device)
     with closing(feed.batches(rung)) as batches:
@@ -77,41 +107,9 @@ def _train(rung: Rung, size: Size, classes: int, feed: Feed) -> tuple[Learner, l
     return learner, torch.stack(losses).tolist(), None if peak is None else peak - others
 
 
-def _speeds(
-    plan: Plan,
-    feed: Feed,
-    learners: dict[str, Learner],
-    held_out: list[Sample],
-    peaks: dict[str, float | None],
-) -> list[Row]:
-    size = Size.of(plan.device)
-    speeds: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for name in plan.alternate(plan.subjects):
-        learner = learners[name]
-        window = timed_window(
-            learner.step,
-            feed.batches(RUNGS[name]),
-            warm_up=size.window_warm_up,
-            steps=size.window_steps,
-            device=plan.device,
-        )
-        speeds[name, "img_per_s"].append(size.batch * window.steps_per_s)
-        speeds[name, "ms"].append(1000 / window.steps_per_s)
-        for suffix, precision in learner.evaluations.items():
-            speeds[name, f"eval_img_per_s{suffix}"].append(learner.evaluate(held_out, precision).img_per_s)
-    rows = []
-    for (name, metric), values in speeds.items():
-        extra: dict[str, float | None] = {}
-        if metric == "img_per_s":
-            ratios = [a / b for a, b in zip(values, speeds["limit", metric], strict=True)]
-            extra = {"peak_gib": peaks[name], **ratio_to("limit", ratios)}
-        rows.append(row(plan.case, name, metric, values, **extra))
-    return rows
-
-
 def settings(device: torch.device) -> dict[str, object]:
     return {
-        **asdict(Size.of(device)),
+        **asdict(SIZES.on(device)),
         "rungs": {name: asdict(rung) for name, rung in RUNGS.items()},
         "workers": worker_count(),
         "optimizer": "AdamW, linear warm-up",
@@ -124,7 +122,7 @@ def settings(device: torch.device) -> dict[str, object]:
 
 SUITE = Suite(
     name="ladder",
-    cases=("vit_b16_b128",),
+    cases={"vit_b16_b128": SIZES},
     subjects=tuple(RUNGS),
     baseline="limit",
     packages={},

@@ -1,132 +1,71 @@
-"""How near training comes to its speed with data on the GPU, when decoded images wait in host memory.
+"""How close training comes to its speed on data that is on the GPU, when decoded images are in host memory.
 
-Every subject gets the same loader and feeds the same compiled training step. Its speed is divided by that of
-the ``limit``, the step on one batch kept on the device, measured just before and just after it.
+Every subject gets the same loader and feeds the same compiled training step. Its speed is divided by that of the
+``limit``, the step on one batch kept on the device, measured just before and just after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from itertools import islice
+from dataclasses import dataclass
 
 import torch
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, TensorDataset
 
-from fastload.bench.harness.check import check_batches
-from fastload.bench.harness.limit import next_to_limit
-from fastload.bench.harness.result import Row
-from fastload.bench.harness.suite import Plan, Suite, worker_count
-from fastload.bench.harness.window import Batches, Window, timed_window
-from fastload.bench.imagenet import MEAN, STD
+from fastload.bench.harness.plan import Plan
+from fastload.bench.harness.row import Row
+from fastload.bench.harness.suite import Sizes, Suite, sizes_on
+from fastload.bench.harness.turns import Figures, by_turns
+from fastload.bench.harness.window import timed_window
 from fastload.bench.subjects import training
-from fastload.bench.subjects.loaders import ARITHMETIC, DELIVER, DTYPE, LAYOUT, Loader
-from fastload.bench.subjects.training import CLASSES, TrainingStep, cudnn_search
-from fastload.kernels import reference
+from fastload.bench.subjects.host_images import HostImages
+from fastload.bench.subjects.loaders import DELIVER
+from fastload.bench.subjects.training import TrainingStep, cudnn_search
+from fastload.bench.subjects.workers import worker_count
 
 __all__ = ["SUITE"]
 
-ENDLESS = 10**9
-CHECKED_BATCHES = 3
-
 
 @dataclass(frozen=True)
-class Size:
+class ResidentSize:
     """The model, and how long it trains: ``steps`` are several times what all queues hold together."""
 
     model: str
     batch: int
     steps: int
-    limit_steps: int
-    warm_up: int
-    images: int
-    side: int
-
-    @classmethod
-    def of(cls, case: str, device: torch.device) -> Size:
-        model, batch, steps = CASES[case]
-        if device.type == "cuda":
-            return cls(model, batch, steps, limit_steps=50, warm_up=15, images=4096, side=224)
-        return cls("resnet18", batch=4, steps=2, limit_steps=1, warm_up=1, images=16, side=32)
+    limit_steps: int = 50
+    warm_up: int = 15
+    images: int = 4096
+    side: int = 224
 
 
+CPU_SIZE = ResidentSize("squeezenet1_1", batch=4, steps=1, limit_steps=1, warm_up=1, images=12, side=32)
 CASES = {
-    "resnet18_b512": ("resnet18", 512, 150),
-    "resnet50_b256": ("resnet50", 256, 150),
-    "vit_b16_b128": ("vit_b_16", 128, 100),
+    "resnet18_b512": Sizes(ResidentSize("resnet18", 512, steps=150), CPU_SIZE),
+    "resnet50_b256": Sizes(ResidentSize("resnet50", 256, steps=150), CPU_SIZE),
+    "vit_b16_b128": Sizes(ResidentSize("vit_b_16", 128, steps=100), CPU_SIZE),
 }
 
 
-@dataclass(frozen=True)
-class Source:
-    """The images in host memory, and the batches that a subject makes of them."""
-
-    size: Size
-    dataset: TensorDataset
-    device: torch.device
-
-    @classmethod
-    def random(cls, size: Size, device: torch.device) -> Source:
-        torch.manual_seed(0)
-        images = torch.randint(0, 256, (size.images, 3, size.side, size.side), dtype=torch.uint8)
-        labels = torch.randint(CLASSES, (size.images,))
-        return cls(size, TensorDataset(images, labels), device)
-
-    def batches(self, subject: str, sampler: Iterable[int] | None = None) -> Batches:
-        if subject == "limit":
-            return self._kept()
-        return DELIVER[subject](self._loader(sampler), self.device)
-
-    def _loader(self, sampler: Iterable[int] | None) -> Loader:
-        """Make the loader that a subject wraps; it never ends, so no window meets an epoch's end."""
-        return DataLoader(
-            self.dataset,
-            batch_size=self.size.batch,
-            sampler=sampler or RandomSampler(self.dataset, replacement=True, num_samples=ENDLESS),
-            num_workers=worker_count(),
-            pin_memory=self.device.type == "cuda",
-        )
-
-    def _kept(self) -> Batches:
-        images, labels = (tensor[: self.size.batch].to(self.device) for tensor in self.dataset.tensors)
-        images = reference.flip_normalize(images, MEAN, STD, dtype=DTYPE, memory_format=LAYOUT)
-        while True:
-            yield images, labels
-
-
-def measure(plan: Plan) -> list[Row]:
-    size = Size.of(plan.case, plan.device)
-    source = Source.random(size, plan.device)
-    subjects = [name for name in plan.subjects if name != "limit"]
+def measure(plan: Plan[ResidentSize]) -> list[Row]:
+    size = plan.size
+    images = HostImages.random(size.images, size.side, size.batch, plan.device)
+    subjects = [name for name in plan.subjects if name != SUITE.baseline]
     for name in plan.track(subjects, "checking"):
-        _check(name, source)
+        images.check(name)
     with cudnn_search():
         step = TrainingStep(size.model, plan.device)
-        _window(step, source, "limit")  # compiles the model, on data that is on the device already
-        return next_to_limit(plan, subjects, size.batch, lambda name: _window(step, source, name))
 
+        def window(name: str) -> Figures:
+            steps = size.limit_steps if name == SUITE.baseline else size.steps
+            timed = timed_window(step, images.batches(name), warm_up=size.warm_up, steps=steps, device=plan.device)
+            return timed.img_per_s(size.batch)
 
-def _check(name: str, source: Source) -> None:
-    tensors = (torch.split(tensor, source.size.batch) for tensor in source.dataset.tensors)
-    check_batches(
-        name,
-        source.batches(name, SequentialSampler(source.dataset)),
-        list(islice(zip(*tensors, strict=True), CHECKED_BATCHES)),
-        dtype=DTYPE,
-        arithmetic=ARITHMETIC.get(name, DTYPE),
-        memory_format=LAYOUT,
-    )
-
-
-def _window(step: TrainingStep, source: Source, name: str) -> Window:
-    size = source.size
-    steps = size.limit_steps if name == "limit" else size.steps
-    return timed_window(step, source.batches(name), warm_up=size.warm_up, steps=steps, device=source.device)
+        window(SUITE.baseline)  # compiles the model
+        return by_turns(plan, subjects, window, ratios={"img_per_s": SUITE.baseline}, around=SUITE.baseline)
 
 
 def settings(device: torch.device) -> dict[str, object]:
     return {
-        "sizes": {case: asdict(Size.of(case, device)) for case in CASES},
+        "sizes": sizes_on(device, CASES),
         "workers": worker_count(),
         **training.describe(device),
         "limit": "one normalised batch kept on the device; measured before and after every other window",
@@ -135,7 +74,7 @@ def settings(device: torch.device) -> dict[str, object]:
 
 SUITE = Suite(
     name="resident",
-    cases=tuple(CASES),
+    cases=CASES,
     subjects=("limit", *DELIVER),
     baseline="limit",
     packages={"accelerate": "accelerate", "fabric": "lightning", "timm": "timm"},
