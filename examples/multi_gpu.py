@@ -14,6 +14,8 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import shlex
+import sys
 import time
 from pathlib import Path
 
@@ -31,9 +33,19 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
+def folder(path: str) -> Path:
+    """Return ``--data`` as given, which must exist; the default folder is made if it does not."""
+    if not Path(path).is_dir():
+        raise argparse.ArgumentTypeError(
+            f"there is no folder {path}. Pass one with train/ and val/, or make sample data there: "
+            f"fastload sample-data {path}"
+        )
+    return Path(path)
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("photographs"), help="made of samples if it is not there")
+    parser.add_argument("--data", type=folder, default=Path("photographs"), help="default: sample photographs")
     parser.add_argument("--checkpoint", type=Path, default=Path("multi_gpu.pt"), help="to write, and to go on from")
     parser.add_argument("--epochs", type=int, default=90)
     parser.add_argument("--steps", type=int, default=math.inf, help="updates after which to stop, to go on later")
@@ -49,6 +61,9 @@ def parse() -> argparse.Namespace:
 
 def begin() -> torch.device:
     """Join the other ranks; torchrun's environment says where they are."""
+    if "RANK" not in os.environ:
+        command = f"torchrun --nproc-per-node {max(1, torch.accelerator.device_count())} {shlex.join(sys.argv)}"
+        raise SystemExit(f"this program runs one process a GPU and needs torchrun to start them. Type: {command}")
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     device = torch.device(accelerator.type, int(os.environ["LOCAL_RANK"])) if accelerator else torch.device("cpu")
     if accelerator:

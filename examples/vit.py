@@ -40,9 +40,19 @@ BASE = {"image_size": 224, "patch_size": 16, "num_layers": 12, "num_heads": 12, 
 TINY = {"image_size": 32, "patch_size": 8, "num_layers": 2, "num_heads": 2, "hidden_dim": 32, "mlp_dim": 64}
 
 
+def folder(path: str) -> Path:
+    """Return ``--data`` as given, which must exist; the default folder is made if it does not."""
+    if not Path(path).is_dir():
+        raise argparse.ArgumentTypeError(
+            f"there is no folder {path}. Pass one with train/ and val/, or make sample data there: "
+            f"fastload sample-data {path}"
+        )
+    return Path(path)
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("photographs"), help="made of samples if it is not there")
+    parser.add_argument("--data", type=folder, default=Path("photographs"), help="default: sample photographs")
     parser.add_argument("--checkpoint", type=Path, default=Path("vit.pt"), help="to write, and to go on from")
     parser.add_argument("--every", type=int, default=1000, help="updates from checkpoint and evaluation to the next")
     parser.add_argument("--log", type=int, default=50, help="updates from one line of the log to the next")

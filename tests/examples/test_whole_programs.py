@@ -65,6 +65,30 @@ def test_two_ranks_are_gone_on_with_by_one(tmp_path):
     assert [line.rpartition(" ")[2] for line in by_two + by_one] == ["2", "1", "1"]
 
 
+def assert_refused(home: Path, *command: str, words: list[str]) -> None:
+    """The command exits with an error on stderr that has all ``words``, no traceback, and has written nothing."""
+    environment = os.environ | ON_THE_CPU | {"PYTHONPATH": str(EXAMPLES.parent)}
+    result = subprocess.run(
+        [sys.executable, *command], cwd=home, env=environment, text=True, capture_output=True, check=False
+    )
+    assert result.returncode > 0
+    assert "Traceback" not in result.stderr
+    for word in words:
+        assert word in result.stderr
+    assert not list(home.iterdir())
+
+
+@pytest.mark.parametrize("program", ["vit.py", "multi_gpu.py"])
+def test_data_that_does_not_exist_is_refused(program, tmp_path):
+    words = ["there is no folder typo", "fastload sample-data typo"]
+    assert_refused(tmp_path, str(EXAMPLES / program), "--data", "typo", words=words)
+
+
+def test_multi_gpu_without_torchrun_names_the_command(tmp_path):
+    program = str(EXAMPLES / "multi_gpu.py")
+    assert_refused(tmp_path, program, "--tiny", words=[f"torchrun --nproc-per-node 1 {program} --tiny"])
+
+
 @pytest.mark.gpu
 def test_vit_on_a_gpu(tmp_path):
     lines = printed(tmp_path, *VIT)
