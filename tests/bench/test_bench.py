@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 
 from fastload import bench
 from fastload.bench.harness import result
+from fastload.bench.harness.plan import Plan
+from fastload.bench.harness.turns import Figure, by_turns
 from fastload.bench.subjects import normalizers, stages, steps, transfers
 from fastload.cli import app
 from fastload.environment import cores
@@ -36,6 +38,56 @@ def console():
 
 def measured(path):
     return bench.Result.read(path).rows
+
+
+def plan(runs, *subjects):
+    return Plan("case", None, subjects, runs, torch.device("cpu"))
+
+
+def scripted(**values):
+    """Measure what is written: a metric ``m`` with the next value of each subject."""
+    left = {subject: iter(each) for subject, each in values.items()}
+    order = []
+
+    def measure(subject):
+        order.append(subject)
+        value = next(left[subject])
+        return {"m": Figure(value, {"twice": 2 * value, "unknown": None})}
+
+    return measure, order
+
+
+def test_a_ratio_is_taken_within_a_run_and_its_median_over_the_runs():
+    measure, order = scripted(base=[1, 2, 4], own=[3, 2, 2])
+    rows = by_turns(plan(3), ["base", "own"], measure, ratios={"m": "base"}, variant="v")
+    assert order == ["base", "own", "own", "base", "base", "own"]
+    first, second = rows
+    assert (first["subject"], first["ratio_to_base"], first["median"], first["runs"]) == ("base", 1, 2, 3)
+    assert (second["subject"], second["ratio_to_base"], second["median"], second["variant"]) == ("own", 1, 2, "v")
+    assert second["ratio_iqr"] == (3 + 1) / 2 - (1 + 0.5) / 2
+    assert second["twice"] == 4
+    assert "unknown" not in second
+
+
+def test_a_ratio_to_the_limit_is_to_the_mean_of_those_before_and_after():
+    measure, order = scripted(limit=[1, 3, 5], own=[1, 8])
+    limit, own = by_turns(plan(2), ["own"], measure, ratios={"m": "limit"}, around="limit")
+    assert order == ["limit", "own", "limit", "own", "limit"]
+    assert (limit["runs"], limit["ratio_to_limit"]) == (3, 1)
+    assert own["ratio_to_limit"] == (1 / 2 + 8 / 4) / 2
+
+
+def test_the_limit_can_be_measured_alone():
+    measure, order = scripted(limit=[7])
+    (row,) = by_turns(plan(2), [], measure, ratios={"m": "limit"}, around="limit")
+    assert (order, row["median"]) == (["limit"], 7)
+
+
+def test_a_summary_is_of_the_values_of_all_runs():
+    measure, _ = scripted(own=[1, 2, 6])
+    (row,) = by_turns(plan(3), ["own"], measure, summary=lambda values: {"mean": sum(values) / len(values)})
+    assert (row["mean"], row["median"]) == (3, 2)
+    assert not any(key.startswith("ratio") for key in row)
 
 
 def test_kernels_measures_every_subject_in_both_formats(tmp_path, console):
