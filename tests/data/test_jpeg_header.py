@@ -1,9 +1,10 @@
 """Which files the scan takes for a hardware decoder, and which it leaves to Pillow."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fastload.data.jpeg_header import scan
+from tests.counts import examples
 from tests.files import BASELINE, BROKEN, OTHERS, inserted, jpeg, replaced, segments, turned, without
 
 SOF, DHT, DQT, SOS, DRI, APP1 = 0xC0, 0xC4, 0xDB, 0xDA, 0xDD, 0xE1
@@ -72,7 +73,7 @@ def test_orientation_1_is_upright_in_xmp_too():
     assert scan(inserted(jpeg(), APP1, xmp)) == (48, 72)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(full=300, here=60)
 @given(st.sampled_from(sorted(BASELINE)), st.data())
 def test_no_part_of_a_file_is_taken_for_it(name, data):
     file = BASELINE[name]
@@ -80,7 +81,7 @@ def test_no_part_of_a_file_is_taken_for_it(name, data):
     assert scan(file[: data.draw(st.integers(0, end + 1))]) is None
 
 
-@settings(max_examples=300, deadline=None)
+@examples(full=300, here=60)
 @given(st.binary(max_size=200), st.sampled_from(["alone", "behind a beginning", "instead of the coded data"]))
 def test_any_bytes_are_answered(noise, place):
     before = {"alone": b"", "behind a beginning": jpeg()[:20], "instead of the coded data": jpeg()[:START]}[place]

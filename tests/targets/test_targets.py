@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional as F
@@ -16,10 +16,11 @@ from torchvision.tv_tensors import BoundingBoxes, KeyPoints, Mask
 from fastload.structure.tree import tensors, tree_flatten, tree_unflatten
 from fastload.targets.boxes import Targets, matrices_of
 from fastload.targets.masks import map_masks, resample_masks
+from tests.counts import examples
 
 FORMATS = ("XYXY", "XYWH", "CXCYWH")
 EPS = torch.finfo(torch.float32).eps
-CASES = settings(max_examples=500, deadline=None)
+CASES = examples(full=500, here=100)
 
 sides = st.integers(1, 40)
 seeds = st.integers(0, 2**31)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.transforms import InterpolationMode, v2
 
@@ -14,6 +14,7 @@ from fastload.transforms.auto_augment import (
     TrivialAugmentWide,
     inverse_matrices,
 )
+from tests.counts import examples
 from tests.kernels.whole import assert_nearest, batches
 from tests.transforms.draws import (
     DEVICES,
@@ -131,7 +132,7 @@ def augmented(image, augmentations, magnitudes, recipe):
         st.builds(TrivialAugmentWide, interpolation=INTERPOLATIONS, fill=FILLS),
     ],
 )
-@settings(max_examples=500, deadline=None)
+@examples(full=500, here=100)
 @given(data=st.data(), batch=batches(), key=KEYS)
 def test_one_augmentation_is_torchvisions(device, recipes, data, batch, key):
     recipe = data.draw(recipes)
@@ -152,7 +153,7 @@ def test_one_augmentation_is_torchvisions(device, recipes, data, batch, key):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=500, deadline=None)
+@examples(full=500, here=100)
 @given(
     batch=batches(),
     recipe=st.builds(RandAugment, st.just(3), st.integers(0, 30), interpolation=st.just("bilinear"), fill=FILLS),
@@ -178,7 +179,7 @@ def test_an_image_does_not_depend_on_those_beside_it():
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=500, deadline=None)
+@examples(full=500, here=100)
 @given(batch=batches(smallest=7), key=KEYS)
 def test_three_augment_is_one_of_three_and_then_jitter(device, batch, key):
     recipe = ThreeAugment()

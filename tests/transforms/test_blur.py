@@ -2,13 +2,14 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.transforms import v2
 
 from fastload.transforms.blur import GaussianBlur
 from fastload.transforms.equalize import RandomEqualize
 from fastload.transforms.sharpness import RandomAdjustSharpness
+from tests.counts import examples
 from tests.kernels.whole import batches
 from tests.transforms.draws import (
     DEVICES,
@@ -28,7 +29,7 @@ F = v2.functional
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=500, deadline=None)
+@examples(full=500, here=100)
 @given(batch=batches(largest=40), reach=st.integers(0, 11), key=KEYS)
 def test_those_drawn_are_blurred_as_torchvision_does(device, batch, reach, key):
     kernel_size = 2 * min(reach, *(side - 1 for side in batch.shape[2:])) + 1  # torchvision takes no larger one
@@ -54,7 +55,7 @@ def test_sigmas_are_torchvisions_of_as_many_as_asked_for():
     ("make", "function"),
     [(RandomAdjustSharpness, F.adjust_sharpness), (lambda _, p: RandomEqualize(p), lambda image, _: F.equalize(image))],
 )
-@settings(max_examples=500, deadline=None)
+@examples(full=500, here=100)
 @given(batch=batches(largest=40), factor=st.floats(0, 4), key=KEYS)
 def test_those_drawn_are_changed_as_torchvision_does(device, make, function, batch, factor, key):
     transform = make(factor, 0.8)

@@ -4,7 +4,7 @@ from itertools import permutations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.transforms import v2
 
@@ -18,6 +18,7 @@ from fastload.transforms.colour import (
     RandomPosterize,
     RandomSolarize,
 )
+from tests.counts import examples
 from tests.kernels.whole import batches
 from tests.transforms.draws import (
     DEVICES,
@@ -52,7 +53,7 @@ ONE_OPERATION = [  # made of a probability, and of a number from 0 to 1 where th
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("make", "function"), ONE_OPERATION)
-@settings(max_examples=500, deadline=None)
+@examples(full=500, here=100)
 @given(batch=batches(largest=40), part=st.floats(0, 1, width=32), key=KEYS)
 def test_those_drawn_are_changed_as_torchvision_does(device, make, function, batch, part, key):
     transform = make(0.7, part)
@@ -86,7 +87,7 @@ def test_draws_follow_the_sample_and_the_probability(make):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=500, deadline=None)
+@examples(full=500, here=100)
 @given(batch=batches(largest=40, channels=(3,)))
 def test_grayscale_keeps_its_channels(device, batch):
     assert_becomes(Grayscale(), batch, F.rgb_to_grayscale(batch, 3), device)
@@ -103,7 +104,7 @@ def jittered(batch, ops):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("asked", [*FUNCTIONS, None])
-@settings(max_examples=500, deadline=None)
+@examples(full=500, here=100)
 @given(batch=batches(largest=40), factor=st.floats(0, 2), turns=st.floats(0, 0.5), key=KEYS)
 def test_color_jitter_is_torchvisions_in_each_images_own_order(device, asked, batch, factor, turns, key):
     amounts = {op.name.lower(): turns if op is Op.HUE else factor for op in FUNCTIONS if asked in (op, None)}

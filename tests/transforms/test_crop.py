@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.transforms import InterpolationMode, v2
 
 from fastload.transforms.crop import CenterCrop, RandomCrop, RandomResizedCrop
+from tests.counts import examples
 from tests.kernels.whole import batches, resized_crop, stored
 from tests.transforms.draws import (
     DEVICES,
@@ -57,7 +58,7 @@ def test_random_resized_crop_draws_torchvisions_boxes(height, width, arguments):
     ratio=st.tuples(st.floats(0.01, 1), st.floats(0.5, 100)).map(sorted),
     seed=st.integers(0, 2**31),
 )
-@settings(max_examples=300, deadline=None)
+@examples(full=300, here=60)
 def test_a_box_lies_in_its_image(height, width, scale, ratio, seed):
     key = type(KEY)(seed=seed)
     boxes = RandomResizedCrop(8, scale, ratio).sample(sizes(4, height, width), key)
@@ -68,7 +69,7 @@ def test_a_box_lies_in_its_image(height, width, scale, ratio, seed):
 
 
 @given(height=st.integers(1, 2_000), width=st.integers(1, 2_000))
-@settings(max_examples=200, deadline=None)
+@examples(full=200, here=40)
 def test_where_no_box_fits_the_centre_is_taken(height, width):
     never = {"scale": (9.0, 9.0), "ratio": (0.8, 1.2)}
     theirs = v2.RandomResizedCrop(8, **never).make_params([torch.empty(1, height, width)])
@@ -78,7 +79,7 @@ def test_where_no_box_fits_the_centre_is_taken(height, width):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "nearest", InterpolationMode.BICUBIC])
-@settings(max_examples=500, deadline=None)
+@examples(full=500, here=100)
 @given(batch=batches(largest=40), size=st.tuples(SIDES, SIDES), key=KEYS)
 def test_random_resized_crop_resizes_as_torchvision(device, interpolation, batch, size, key):
     crop = RandomResizedCrop(size, interpolation=interpolation)
@@ -136,7 +137,7 @@ def test_random_crop_is_torchvisions(arguments, size):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=500, deadline=None)
+@examples(full=500, here=100)
 @given(
     batch=batches(),
     size=st.tuples(SIDES, SIDES),
@@ -157,7 +158,7 @@ def test_random_crop_pads_and_cuts_as_torchvision(device, batch, size, padding, 
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=500, deadline=None)
+@examples(full=500, here=100)
 @given(batch=batches(largest=40), cut=st.tuples(SIDES, SIDES))
 def test_center_crop_is_torchvisions(device, batch, cut):
     assert_becomes(CenterCrop(cut), batch, F.center_crop(batch, list(cut)), device, MOVED[device])

@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.transforms import v2
 
 from fastload import transforms as T
 from fastload.transforms.erase import RandomErasing
+from tests.counts import examples
 from tests.kernels.whole import batches
 from tests.transforms.draws import (
     DEVICES,
@@ -44,7 +45,7 @@ def test_boxes_are_torchvisions(height, width, arguments):
     scale=st.tuples(st.floats(0, 1), st.floats(0, 1)).map(sorted),
     ratio=st.tuples(st.floats(0.01, 1), st.floats(0.5, 100)).map(sorted),
 )
-@settings(max_examples=300, deadline=None)
+@examples(full=300, here=60)
 def test_a_box_lies_in_its_image_or_is_none(height, width, scale, ratio):
     boxes = RandomErasing(1.0, scale, ratio).sample(sizes(4, height, width), KEY).boxes
     assert boxes.dtype == torch.int32
@@ -63,7 +64,7 @@ def test_draws_follow_the_sample_and_the_probability():
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("value", [0.0, 3, (0.5, -1, 2)])
-@settings(max_examples=500, deadline=None)
+@examples(full=500, here=100)
 @given(batch=batches(channels=(3,), largest=40), key=KEYS)
 def test_boxes_are_overwritten_with_the_value(device, value, batch, key):
     erasing = RandomErasing(0.9, scale=(0.02, 0.9), value=value)

@@ -1,10 +1,11 @@
 """Mirror images."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from torchvision.transforms.v2 import functional as F
 
 from fastload.transforms.flip import RandomHorizontalFlip, RandomVerticalFlip
+from tests.counts import examples
 from tests.kernels.whole import batches
 from tests.transforms.draws import (
     DEVICES,
@@ -23,7 +24,7 @@ FLIPS = [(RandomHorizontalFlip, F.horizontal_flip), (RandomVerticalFlip, F.verti
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("flip", "function"), FLIPS)
-@settings(max_examples=500, deadline=None)
+@examples(full=500, here=100)
 @given(batch=batches(largest=40), key=KEYS)
 def test_those_drawn_are_mirrored_as_torchvision_does(device, flip, function, batch, key):
     drawn = flip().sample(sizes_of(batch), key)

@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.transforms import v2
 
 from fastload import transforms as T
 from fastload.transforms.mix import CutMix, MixUp, MixUpCutMix, soft_labels
+from tests.counts import examples
 from tests.kernels.whole import batches
 from tests.transforms.draws import (
     DEVICES,
@@ -32,7 +33,7 @@ def drawn(transform, height=20, width=30):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=500, deadline=None)
+@examples(full=500, here=100)
 @given(batch=batches(largest=40), alpha=st.floats(0.1, 4), key=KEYS)
 def test_mixup_is_torchvisions(device, batch, alpha, key):
     labels = LABELS[: len(batch)]
@@ -44,7 +45,7 @@ def test_mixup_is_torchvisions(device, batch, alpha, key):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=500, deadline=None)
+@examples(full=500, here=100)
 @given(batch=batches(largest=40), alpha=st.floats(0.1, 4), key=KEYS)
 def test_cutmix_is_torchvisions(device, batch, alpha, key):
     labels = LABELS[: len(batch)]

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.transforms import InterpolationMode, v2
 
 from fastload.transforms.resize import Resize
+from tests.counts import examples
 from tests.kernels.whole import batches, resized_crop, stored
 from tests.transforms.draws import DEVICES, KEY, RESAMPLED, assert_becomes, images, sizes_of
 
@@ -20,7 +21,7 @@ SIDES = st.integers(1, 40)
     size=st.one_of(st.none(), st.integers(1, 1_000)),
     more=st.one_of(st.none(), st.integers(1, 1_000)),
 )
-@settings(max_examples=500, deadline=None)
+@examples(full=500, here=100)
 def test_sizes_are_torchvisions(height, width, size, more):
     longest = more if size is None or more is None else size + more
     if size is None and longest is None:
@@ -33,7 +34,7 @@ def test_sizes_are_torchvisions(height, width, size, more):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "nearest"])
-@settings(max_examples=500, deadline=None)
+@examples(full=500, here=100)
 @given(batch=batches(largest=40), size=st.one_of(st.integers(1, 12), st.tuples(SIDES, SIDES)))
 def test_resized_images_are_torchvisions(device, interpolation, batch, size):
     resize = Resize(size, interpolation)

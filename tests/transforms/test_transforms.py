@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from fastload import transforms as T
+from tests.counts import examples
 from tests.kernels.whole import batches, stored
 from tests.transforms.draws import DEVICES
 
@@ -21,7 +22,7 @@ def torchvision_normalized(images):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-@settings(max_examples=500, deadline=None)
+@examples(full=500, here=100)
 @given(
     batch=batches(largest=40),
     mean=st.tuples(*[st.floats(0, 1)] * 3),
