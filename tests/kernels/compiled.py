@@ -16,7 +16,7 @@ from triton.runtime.jit import JITFunction
 from fastload.kernels.spec import Epilogue, Erase
 from fastload.kernels.triton.colour import _batch_kernel, _ragged_kernel
 from fastload.kernels.triton.normalize import _groups_kernel, _pixels_kernel
-from fastload.kernels.triton.resample_planar import resample as launch_resample
+from fastload.kernels.triton.resample import resample as launch_resample
 from fastload.structure.ragged import Ragged
 from tests.counts import variants
 

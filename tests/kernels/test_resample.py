@@ -36,7 +36,7 @@ ROUNDING = {torch.uint8: 1, torch.float16: 2**-11, torch.bfloat16: 2**-8, torch.
 
 
 def kernel(*args, **kwargs):
-    return importlib.import_module("fastload.kernels.triton.resample_planar").resample(*args, **kwargs)
+    return importlib.import_module("fastload.kernels.triton.resample").resample(*args, **kwargs)
 
 
 def window(box, size, offset=(0, 0), flips=(0, 0)):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch.nn.functional import conv2d
 
+from fastload.kernels.common import gaussian_weights
 from fastload.kernels.reference.unit import from_unit, to_unit
 
-__all__ = ["blur", "weights"]
+__all__ = ["blur"]
 
 
 def blur(
@@ -28,23 +27,9 @@ def blur(
     values = to_unit(images)
     chosen = sigmas.nonzero().flatten().to(images.device)
     if chosen.numel() and values.numel():
-        kernels = weights(sigmas, kernel_size).to(images.device)[chosen]
+        kernels = gaussian_weights(sigmas, kernel_size).to(images.device)[chosen]
         values[chosen] = _blurred(values[chosen], kernels)
     return from_unit(values, images, dtype)
-
-
-def weights(sigmas: torch.Tensor, kernel_size: int) -> torch.Tensor:
-    """Each image's kernel in one direction, float32 (N, K), with sum 1.
-
-    >>> weights(torch.tensor([0.0, 1.0]), 3)
-    tensor([[0.0000, 1.0000, 0.0000],
-            [0.2741, 0.4519, 0.2741]])
-    """
-    reach = kernel_size // 2
-    places = torch.arange(-reach, reach + 1) / math.sqrt(2)
-    sigmas = sigmas[:, None]
-    # Of sigma 0 only the limit makes sense.
-    return torch.where(sigmas > 0, torch.softmax(-((places / sigmas) ** 2), 1), (places == 0).float())
 
 
 def _blurred(values: torch.Tensor, kernels: torch.Tensor) -> torch.Tensor:

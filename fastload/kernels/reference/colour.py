@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
+from fastload.kernels.common import check_colour
 from fastload.kernels.reference.noise import normal
 from fastload.kernels.spec import Epilogue, Erase, Mix, Op
 from fastload.structure.ragged import Ragged
 
-__all__ = ["check", "colour", "finished"]
+__all__ = ["apply_epilogue", "colour"]
 
-DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
-FORMATS = (torch.contiguous_format, torch.channels_last)
-COLOUR_CHANNELS = (1, 3)
 GREY = (0.2989, 0.587, 0.114)
 
 
 def colour(images: torch.Tensor | Ragged, epilogue: Epilogue) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     """Apply colour operations, normalise, erase, mix and round. See :func:`fastload.kernels.colour`."""
-    check(images, epilogue)
+    check_colour(images, epilogue)
     full = 255 if images.dtype is torch.uint8 else 1
-    values, statistics = finished([image.float() / full for image in images], epilogue)
+    values, statistics = apply_epilogue([image.float() / full for image in images], epilogue)
     last = epilogue.memory_format is torch.channels_last
     if isinstance(images, Ragged):
         laid_out = [value.permute(1, 2, 0).contiguous().permute(2, 0, 1) if last else value for value in values]
@@ -32,7 +29,9 @@ def colour(images: torch.Tensor | Ragged, epilogue: Epilogue) -> tuple[torch.Ten
     return torch.stack(values, out=out) if values else out, statistics
 
 
-def finished(values: Sequence[torch.Tensor], epilogue: Epilogue) -> tuple[list[torch.Tensor], torch.Tensor | None]:
+def apply_epilogue(
+    values: Sequence[torch.Tensor], epilogue: Epilogue
+) -> tuple[list[torch.Tensor], torch.Tensor | None]:
     """Images (C, H, W), float32 from 0 to 1, as ``epilogue`` stores them; and their statistics, (N, 7) or None."""
     if epilogue.program is not None:
         values = [_coloured(value, epilogue, n) for n, value in enumerate(values)]
@@ -153,61 +152,3 @@ def _rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if dtype is torch.uint8:
         values = ((values * 255).clamp(0, 255) + 0.5).floor()
     return values.to(dtype)
-
-
-def check(images: torch.Tensor | Ragged, epilogue: Epilogue) -> None:
-    """Refuse what neither the kernel nor the reference can do.
-
-    Raises:
-        TypeError: the images' dtype or the result's is not one that can be read or stored.
-        ValueError: the parts of ``epilogue`` do not fit the images or one another.
-    """
-    channels = images.channels if isinstance(images, Ragged) else images.shape[1]
-    for name, dtype in (("the images' dtype", images.dtype), ("epilogue.dtype", epilogue.dtype)):
-        if dtype not in DTYPES:
-            raise TypeError(f"{name} must be one of {_listed(DTYPES)}; got {dtype}: convert the images first")
-    if epilogue.memory_format not in FORMATS:
-        raise ValueError(f"epilogue.memory_format must be one of {_listed(FORMATS)}; got {epilogue.memory_format}")
-    if epilogue.program is not None and channels not in COLOUR_CHANNELS:
-        raise ValueError(
-            f"colour operations need 1 or 3 channels; got {channels}: leave them out, or give them the colour channels"
-        )
-    _check_channels(epilogue, channels)
-    if epilogue.statistics and (epilogue.scale is not None or epilogue.erase is not None or epilogue.mix is not None):
-        raise ValueError(
-            "statistics are of values from 0 to 1; got epilogue.statistics with scale, erase or mix: leave those to "
-            "the last pass"
-        )
-    if epilogue.mix is not None and isinstance(images, Ragged):
-        raise ValueError("images of different sizes cannot be mixed; got epilogue.mix: crop or resize them first")
-    if epilogue.previous is None and _needs_statistics(epilogue):
-        raise ValueError(
-            f"part {epilogue.part} of epilogue.program has contrast or autocontrast; got epilogue.previous None: give "
-            "what the pass before returned, with epilogue.statistics set"
-        )
-
-
-def _check_channels(epilogue: Epilogue, channels: int) -> None:
-    named = {"epilogue.scale": epilogue.scale, "epilogue.bias": epilogue.bias}
-    if epilogue.erase is not None:
-        named |= {"epilogue.erase.scale": epilogue.erase.scale, "epilogue.erase.bias": epilogue.erase.bias}
-    for name, numbers in named.items():
-        if numbers is not None and len(numbers) != channels:
-            raise ValueError(f"{name} must have a number for each of {channels} channels; got {numbers}")
-    if (epilogue.scale is None) != (epilogue.bias is None):
-        raise ValueError(
-            f"epilogue.scale and bias go together; got {epilogue.scale} and {epilogue.bias}: give both or none"
-        )
-
-
-def _needs_statistics(epilogue: Epilogue) -> bool:
-    if epilogue.program is None:
-        return False
-    codes, bounds = epilogue.program.ops.numpy()[..., 0], epilogue.program.bounds.numpy()
-    start, stop = bounds[:, epilogue.part, None], bounds[:, epilogue.part + 1, None]
-    slots = np.arange(codes.shape[1])
-    return bool(((codes >= Op.CONTRAST) & (start <= slots) & (slots < stop)).any())
-
-
-def _listed(allowed: tuple[object, ...]) -> str:
-    return ", ".join(map(str, allowed))

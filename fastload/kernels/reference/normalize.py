@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from fastload.kernels.common import affine
+
 __all__ = ["flip_normalize"]
 
 
@@ -26,10 +28,3 @@ def flip_normalize(
     if flip is not None:
         images = torch.where(flip.view(-1, 1, 1, 1), images.flip(-1), images)
     return (images.float() * scale).add_(bias).to(dtype, memory_format=memory_format)
-
-
-def affine(mean: Sequence[float], std: Sequence[float]) -> tuple[list[float], list[float]]:
-    """The scale and bias for which ``x * scale + bias`` is ``(x / 255 - mean) / std``."""
-    scale = [1 / (255 * s) for s in std]
-    bias = [-m / s for m, s in zip(mean, std, strict=True)]
-    return scale, bias

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from fastload.kernels.reference import colour
+from fastload.kernels.common import allocate, as_batch, check_resample
+from fastload.kernels.reference.colour import apply_epilogue
 from fastload.kernels.spec import Epilogue
 from fastload.structure.ragged import Ragged
 
-__all__ = ["allocate", "check", "outputs", "resample"]
+__all__ = ["resample"]
 
 SUPPORTS = {"bilinear": 1.0, "bicubic": 2.0}  # how far a filter reaches, in pixels of the coarser image
 KEYS = -0.5  # the cubic's parameter a
-WINDOW_COLUMNS = 10
-ALIGNMENT = 16  # of an image in the memory of a Ragged, in bytes
 
 
 def resample(
@@ -29,16 +28,16 @@ def resample(
 
     See :func:`fastload.kernels.resample`, which has the same signature.
     """
-    check(images, windows, interpolation, epilogue)
+    check_resample(images, windows, interpolation, epilogue)
     outs = allocate(images, size, epilogue)
     resampled = [
         _resampled(image, window, tuple(out.shape[1:]), interpolation, fill)
         for image, window, out in zip(images, windows.tolist(), outs, strict=True)
     ]
-    values, statistics = colour.finished(resampled, epilogue)
+    values, statistics = apply_epilogue(resampled, epilogue)
     for value, out in zip(values, outs, strict=True):
         out.copy_(value)
-    return outputs(outs), statistics
+    return as_batch(outs), statistics
 
 
 def _resampled(
@@ -94,48 +93,3 @@ def _filter(distance: torch.Tensor, interpolation: str) -> torch.Tensor:
     near = ((KEYS + 2) * distance - (KEYS + 3)) * distance * distance + 1
     far = (((distance - 5) * distance + 8) * distance - 4) * KEYS
     return torch.where(distance < 1, near, torch.where(distance < 2, far, 0))
-
-
-def check(images: Ragged, windows: torch.Tensor, interpolation: str, epilogue: Epilogue) -> None:
-    """Refuse what neither the kernel nor the reference can do."""
-    if interpolation not in (*SUPPORTS, "nearest"):
-        raise ValueError(f"interpolation must be 'bilinear', 'bicubic' or 'nearest'; got {interpolation!r}")
-    if windows.shape != (len(images), WINDOW_COLUMNS) or windows.dtype is not torch.int32 or windows.is_cuda:
-        raise ValueError(
-            f"windows must be int32 ({len(images)}, {WINDOW_COLUMNS}) on the CPU; "
-            f"got {windows.dtype} {tuple(windows.shape)} on {windows.device}"
-        )
-    empty = windows.numpy()[:, 2:6].min(1, initial=1) < 1
-    if empty.any():
-        image = int(empty.argmax())
-        raise ValueError(
-            "a window's height, width, virtual height and virtual width must be 1 or more; "
-            f"got {windows[image, 2:6].tolist()} for image {image}"
-        )
-    if epilogue.mix is not None:
-        raise ValueError("resample cannot mix; got epilogue.mix: leave it to kernels.colour, after this pass")
-    colour.check(images, epilogue)
-
-
-def allocate(images: Ragged, size: tuple[int, int] | torch.Tensor, epilogue: Epilogue) -> Ragged:
-    """Memory for the outputs: one batch if ``size`` is one for all, else images one behind the other."""
-    if not isinstance(size, torch.Tensor):
-        shape = (len(images), images.channels, *size)
-        batch = torch.empty(shape, dtype=epilogue.dtype, device=images.device, memory_format=epilogue.memory_format)
-        return Ragged.of(batch)
-    heights, widths = size.unbind(1)
-    pixels = heights * widths
-    step = ALIGNMENT // epilogue.dtype.itemsize
-    lengths = -(-pixels * images.channels // step) * step
-    starts = lengths.cumsum(0) - lengths
-    memory = torch.empty(int(lengths.sum()), dtype=epilogue.dtype, device=images.device)
-    one = torch.ones_like(widths)
-    last = epilogue.memory_format is torch.channels_last
-    strides = (one, widths * images.channels, one * images.channels) if last else (pixels, widths, one)
-    addresses = memory.data_ptr() + starts * memory.itemsize
-    return Ragged(memory, torch.stack([addresses, heights, widths, *strides], 1), images.channels)
-
-
-def outputs(outs: Ragged) -> torch.Tensor | Ragged:
-    """The batch, if the outputs are one."""
-    return outs.memory if isinstance(outs.memory, torch.Tensor) and outs.memory.ndim == len("NCHW") else outs

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import conv2d
 
+from fastload.kernels.common import SMOOTHING_CENTRE, SMOOTHING_NEIGHBOUR
 from fastload.kernels.reference.unit import from_unit, to_unit
 
 __all__ = ["sharpen"]
 
-NEIGHBOUR, CENTRE = 1 / 13, 5 / 13  # the weights of Pillow's smoothing filter
 SMALLEST = 3  # pixels, for an image to have any that is not at its border
 
 
@@ -28,8 +28,8 @@ def sharpen(images: torch.Tensor, factors: torch.Tensor, *, dtype: torch.dtype =
     values = to_unit(images)
     channels, *size = values.shape[1:]
     if values.numel() and min(size) >= SMALLEST:
-        filters = torch.full((channels, 1, 3, 3), NEIGHBOUR, device=images.device)
-        filters[:, :, 1, 1] = CENTRE
+        filters = torch.full((channels, 1, 3, 3), SMOOTHING_NEIGHBOUR, device=images.device)
+        filters[:, :, 1, 1] = SMOOTHING_CENTRE
         inner = values[..., 1:-1, 1:-1]
         smooth = conv2d(values, filters, groups=channels)
         inner += (1 - factors.to(images.device).view(-1, 1, 1, 1)) * (smooth - inner)

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from fastload.kernels.reference.blur import weights
+from fastload.kernels.common import gaussian_weights
 from fastload.kernels.triton.tile import launch, locate, offset, read, write
 from fastload.kernels.upload import upload
 
@@ -86,7 +86,7 @@ def blur(
     """See :func:`fastload.kernels.blur`."""
     out = torch.empty_like(images, dtype=dtype)
     blurred = torch.empty_like(out, dtype=torch.float32)
-    kernels = weights(sigmas, kernel_size)
+    kernels = gaussian_weights(sigmas, kernel_size)
     reaches = (kernels > NEGLIGIBLE).sum(1, dtype=torch.int32) // 2
     kernels, reaches = upload(images.device, kernels, reaches)
     launch(_rows_kernel, images, out, blurred, kernels, reaches, KERNEL_SIZE=kernel_size)

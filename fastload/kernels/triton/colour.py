@@ -13,16 +13,15 @@ import torch
 import triton
 import triton.language as tl
 
-from fastload.kernels.reference.colour import check
-from fastload.kernels.reference.resample import allocate
+from fastload.kernels.common import allocate, check_colour
 from fastload.kernels.spec import Epilogue
-from fastload.kernels.triton.device import is_nvidia, overlapping, processors, wait_for_kernel_before
+from fastload.kernels.triton.device import is_nvidia, multiprocessors, overlap_options, wait_for_kernel_before
 from fastload.kernels.triton.epilogue import (
     add_statistics,
-    applied,
-    arguments,
+    apply_loaded,
+    epilogue_arguments,
     in_box,
-    looked_up,
+    load_parameters,
     overlaps,
     rounded,
 )
@@ -82,7 +81,7 @@ def _batch_kernel(
     parameters = program, previous, affine, erase, seeds
     if mix is None:
         image = source + first_image.to(tl.int64) * stride_n
-        values = _finished(image, stride_c, inside, first_image, pixels, y, x, rows, parameters, C)
+        values = _coloured(image, stride_c, inside, first_image, pixels, y, x, rows, parameters, C)
         if statistics is not None:
             whole = (first + COUNT) * P <= pixels
             add_statistics(values, inside, whole, first_image, statistics, RANGES)
@@ -104,7 +103,7 @@ def _batch_kernel(
             done = tl.where(ready, n, partner)
             image = source + done.to(tl.int64) * stride_n
             others = values
-            values = _finished(image, stride_c, inside, done, pixels, y, x, rows, parameters, C)
+            values = _coloured(image, stride_c, inside, done, pixels, y, x, rows, parameters, C)
             if ready:
                 # Each writes for itself: what branches share is copied from register to register.
                 if alone:
@@ -151,7 +150,7 @@ def _ragged_kernel(
     rows = tile * BLOCK // width, (tile * BLOCK + BLOCK - 1) // width
     source = tl.load(row).to(tl.pointer_type(DTYPE_IN)) + y * tl.load(row + 4) + x * tl.load(row + 5)
     parameters = program, previous, affine, erase, seeds
-    values = _finished(source, tl.load(row + 3), inside, n, pixels, y, x, rows, parameters, C)
+    values = _coloured(source, tl.load(row + 3), inside, n, pixels, y, x, rows, parameters, C)
     if statistics is not None:
         add_statistics(values, inside, (tile + 1) * BLOCK <= pixels, n, statistics, RANGES)
     target = tl.load(outs + n * 6).to(tl.pointer_type(DTYPE))
@@ -159,20 +158,20 @@ def _ragged_kernel(
 
 
 @triton.jit
-def _finished(source, stride_c, inside, n, pixels, y, x, rows, parameters, C: tl.constexpr):
+def _coloured(source, stride_c, inside, n, pixels, y, x, rows, parameters, C: tl.constexpr):
     """A tile of image ``n``: everything is asked of memory before anything that came from there is used."""
     program, previous, affine, erase, seeds = parameters
     read = ()
     for c in tl.static_range(C):
         read += (tl.load(source + c * stride_c, inside, 0),)  # type: ignore[assignment]
-    found = looked_up(n, pixels, rows[0], rows[1], program, previous, erase)
+    loaded = load_parameters(n, pixels, rows[0], rows[1], program, previous, erase)
     values = ()
     for c in tl.static_range(C):
         value = read[c].to(tl.float32)  # type: ignore[var-annotated]
         if source.dtype.element_ty == tl.uint8:
             value = tl.math.div_rn(value, 255.0)  # exactly: thresholds are often of the form k / 255
         values += (value,)
-    return applied(values, found, n, y, x, program, previous, affine, erase, seeds)
+    return apply_loaded(values, loaded, n, y, x, program, previous, affine, erase, seeds)
 
 
 @triton.jit
@@ -211,7 +210,7 @@ def _write(image, values, pixel, pixels, inside, DTYPE: tl.constexpr, LAST_OUT: 
 
 def colour(images: torch.Tensor | Ragged, epilogue: Epilogue) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     """See :func:`fastload.kernels.colour`."""
-    check(images, epilogue)
+    check_colour(images, epilogue)
     return _colour_ragged(images, epilogue) if isinstance(images, Ragged) else _colour_batch(images, epilogue)
 
 
@@ -222,7 +221,7 @@ def _colour_batch(images: torch.Tensor, epilogue: Epilogue) -> tuple[torch.Tenso
         return out, None
     mix = epilogue.mix
     own = () if mix is None else (mix.partners, mix.boxes, mix.inside, mix.outside)
-    parameters, moved = arguments(epilogue, n, images.device, *own)
+    parameters, moved = epilogue_arguments(epilogue, n, images.device, *own)
     last = not out.is_contiguous()
     group = _group(width, out.itemsize if last else None)
     groups = PIXELS // group
@@ -246,14 +245,14 @@ def _colour_batch(images: torch.Tensor, epilogue: Epilogue) -> tuple[torch.Tenso
         COUNT=groups,
         **LAUNCH,
         **(MIXED_REGISTERS if mix is not None and is_nvidia(images.device) else {}),
-        **overlapping(images.device),
+        **overlap_options(images.device),
     )
     return out, parameters["statistics"]
 
 
 def _walk(tiles: int, device: torch.device) -> int:
     """So many images that all programs run at once: of each program's first one the partner is finished twice."""
-    return -(-tiles // (MIXED_AT_ONCE * processors(device))) if is_nvidia(device) else WALK
+    return -(-tiles // (MIXED_AT_ONCE * multiprocessors(device))) if is_nvidia(device) else WALK
 
 
 def _group(width: int, itemsize: int | None) -> int:
@@ -266,7 +265,7 @@ def _colour_ragged(images: Ragged, epilogue: Epilogue) -> tuple[torch.Tensor | R
     outs = allocate(images, images.sizes, epilogue)
     if not len(images):
         return outs, None
-    parameters, (table, out_table) = arguments(epilogue, len(images), images.device, images.table, outs.table)
+    parameters, (table, out_table) = epilogue_arguments(epilogue, len(images), images.device, images.table, outs.table)
     tiles = triton.cdiv(int(images.sizes.prod(1).max()), PIXELS)
     options: dict[str, Any] = {
         "C": images.channels,
@@ -275,7 +274,7 @@ def _colour_ragged(images: Ragged, epilogue: Epilogue) -> tuple[torch.Tensor | R
         "LAST_OUT": epilogue.memory_format is torch.channels_last,
         "BLOCK": PIXELS,
         **RAGGED_LAUNCH,
-        **overlapping(images.device),
+        **overlap_options(images.device),
     }
     _ragged_kernel[(len(images) * tiles,)](table, out_table, tiles, **parameters, **options)
     return outs, parameters["statistics"]

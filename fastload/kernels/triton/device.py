@@ -1,4 +1,4 @@
-"""What a launch may ask of its device."""
+"""What a kernel launch asks about its device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-__all__ = ["is_nvidia", "overlapping", "processors", "wait_for_kernel_before"]
+__all__ = ["is_nvidia", "multiprocessors", "overlap_options", "wait_for_kernel_before"]
 
 
 @cache
@@ -19,7 +19,7 @@ def is_nvidia(device: torch.device) -> bool:
 
 
 @cache
-def overlapping(device: torch.device) -> dict[str, Any]:
+def overlap_options(device: torch.device) -> dict[str, Any]:
     """How a kernel that calls :func:`wait_for_kernel_before` is launched: with its argument ``OVERLAPS``.
 
     From Hopper on, its programs take their places while the last ones of the kernel before it still run.
@@ -38,6 +38,6 @@ def wait_for_kernel_before(OVERLAPS: tl.constexpr):
 
 
 @cache
-def processors(device: torch.device) -> int:
-    """How many multiprocessors it has."""
+def multiprocessors(device: torch.device) -> int:
+    """The number of its streaming multiprocessors."""
     return int(torch.cuda.get_device_properties(device).multi_processor_count)

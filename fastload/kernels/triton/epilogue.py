@@ -2,14 +2,14 @@
 
 A kernel holds a tile of one image as a tuple of float32 tensors, one a channel, and calls::
 
-    values = finished(values, n, pixels, y, x, first_row, last_row, program, previous, affine, erase, seeds)
+    values = apply_epilogue(values, n, pixels, y, x, first_row, last_row, program, previous, affine, erase, seeds)
     if statistics is not None:
         add_statistics(values, inside, whole, n, statistics, RANGES)
     tl.store(..., rounded(values[c], out.dtype.element_ty), inside)
 
-with the arguments that :func:`arguments` made. What ``Epilogue`` does not ask for is None there, which costs nothing
-in the compiled kernel. A kernel that waits for its values from memory calls ``looked_up`` first and ``applied``
-then, so that it waits for parameters in the same time.
+with the arguments that :func:`epilogue_arguments` returns. What ``Epilogue`` does not ask for is None, which costs
+nothing in the compiled kernel. A kernel that loads its values from memory calls ``load_parameters`` before it uses
+them, and ``apply_loaded`` after, so that both loads overlap.
 
 ``program``: this part's operations (N, S, 2), of which each image's end with ``END``, and S. ``previous`` and
 ``statistics``: seven numbers of each image (N, 7); see ``add_statistics``. ``affine``: scale and bias of each channel.
@@ -26,15 +26,27 @@ import triton
 import triton.language as tl
 
 from fastload.kernels.spec import ColourProgram, Epilogue, Op
+from fastload.kernels.triton.colour_ops import (
+    blend,
+    grayscale,
+    grey,
+    invert,
+    posterize,
+    saturate,
+    solarize,
+    stretch,
+    turn_hue,
+)
+from fastload.kernels.triton.noise import normal
 from fastload.kernels.upload import upload
 
 __all__ = [
     "add_statistics",
-    "applied",
-    "arguments",
-    "finished",
+    "apply_epilogue",
+    "apply_loaded",
+    "epilogue_arguments",
     "in_box",
-    "looked_up",
+    "load_parameters",
     "overlaps",
     "rounded",
 ]
@@ -50,7 +62,6 @@ CONTRAST = tl.constexpr(int(Op.CONTRAST))
 AUTOCONTRAST = tl.constexpr(int(Op.AUTOCONTRAST))
 
 END = tl.constexpr(-1)  # the code behind an image's last operation
-TINY = tl.constexpr(1e-30)  # what grey pixels' span is taken for: they have no hue
 
 STATISTICS = tl.constexpr(7)  # numbers of an image: the sum of grey, three least values, three greatest
 FIXED = tl.constexpr(2.0**32)  # what stands for 1 in them; they are int64
@@ -58,18 +69,18 @@ NEVER_LEAST = tl.constexpr(2.0)  # above all values
 
 
 @triton.jit
-def finished(values, n, pixels, y, x, first_row, last_row, program, previous, affine, erase, seeds):
+def apply_epilogue(values, n, pixels, y, x, first_row, last_row, program, previous, affine, erase, seeds):
     """Values of image ``n``, which has ``pixels``, at rows ``y`` and columns ``x``: coloured, normalised and erased.
 
     ``y`` and ``x`` broadcast to the tile's shape; ``first_row`` and ``last_row`` are scalars that enclose ``y``. They
     are only looked at where something is erased.
     """
-    found = looked_up(n, pixels, first_row, last_row, program, previous, erase)
-    return applied(values, found, n, y, x, program, previous, affine, erase, seeds)
+    loaded = load_parameters(n, pixels, first_row, last_row, program, previous, erase)
+    return apply_loaded(values, loaded, n, y, x, program, previous, affine, erase, seeds)
 
 
 @triton.jit
-def looked_up(n, pixels, first_row, last_row, program, previous, erase):
+def load_parameters(n, pixels, first_row, last_row, program, previous, erase):
     """Of image ``n``: its first operation's code and amount, its mean of grey; and whether these rows are erased."""
     code, amount, mean, erased = 0, 0.0, 0.0, False
     if program is not None:
@@ -85,9 +96,9 @@ def looked_up(n, pixels, first_row, last_row, program, previous, erase):
 
 
 @triton.jit
-def applied(values, found, n, y, x, program, previous, affine, erase, seeds):
-    """What :func:`finished` does, with what :func:`looked_up` found."""
-    code, amount, mean, erased = found
+def apply_loaded(values, loaded, n, y, x, program, previous, affine, erase, seeds):
+    """What :func:`apply_epilogue` does, with what :func:`load_parameters` returned."""
+    code, amount, mean, erased = loaded
     if program is not None:
         values = _coloured(values, code, amount, mean, n, program, previous)
     if affine is not None:
@@ -135,111 +146,34 @@ def _coloured(values, code, amount, mean, n, program, previous):
 def _operated(values, code, amount, mean, n, previous):
     """One operation. Its code is the whole program's, so that the branches do not diverge."""
     if (code == CONTRAST) | (code == BRIGHTNESS):
-        values = _blended(values, amount, tl.where(code == CONTRAST, mean * (1 - amount), 0.0))
+        values = blend(values, amount, tl.where(code == CONTRAST, mean * (1 - amount), 0.0))
     elif code == SATURATION:
-        values = _saturated(values, amount)
+        values = saturate(values, amount)
     elif code == HUE:
-        values = _turned(values, amount)
+        values = turn_hue(values, amount)
     elif code == GRAYSCALE:
-        values = _grey_everywhere(values)
+        values = grayscale(values)
     elif code == SOLARIZE:
-        values = _solarized(values, amount)
+        values = solarize(values, amount)
     elif code == POSTERIZE:
-        values = _posterized(values, amount)
+        values = posterize(values, amount)
     elif code == INVERT:
-        values = _inverted(values)
+        values = invert(values)
     if previous is not None:  # noqa: SIM102  (known when the kernel is compiled, and the next when it runs)
         if code == AUTOCONTRAST:
-            values = _stretched(values, previous, n)
+            least, greatest = _extremes(previous, n, len(values))
+            values = stretch(values, least, greatest)
     return values
 
 
 @triton.jit
-def _clamped(value):
-    return tl.minimum(tl.maximum(value, 0.0), 1.0)
-
-
-@triton.jit
-def _blended(values, factor, rest):
-    out = ()
-    for c in tl.static_range(len(values)):
-        out += (_clamped(values[c] * factor + rest),)
-    return out
-
-
-@triton.jit
-def _grey(values):
-    return values[0] * 0.2989 + values[1] * 0.587 + values[2] * 0.114 if len(values) == 3 else values[0]
-
-
-@triton.jit
-def _saturated(values, factor):
-    return _blended(values, factor, _grey(values) * (1 - factor)) if len(values) == 3 else values
-
-
-@triton.jit
-def _grey_everywhere(values):
-    grey = _grey(values)
-    return (grey, grey, grey) if len(values) == 3 else values
-
-
-@triton.jit
-def _solarized(values, threshold):
-    out = ()
-    for c in tl.static_range(len(values)):
-        out += (tl.where(values[c] >= threshold, 1 - values[c], values[c]),)
-    return out
-
-
-@triton.jit
-def _posterized(values, bits):
-    levels = (1 << bits.to(tl.int32)).to(tl.float32)
-    out = ()
-    for c in tl.static_range(len(values)):
-        level = tl.minimum(tl.maximum(tl.floor(values[c] * levels), 0.0), levels - 1)
-        out += (level / levels,)
-    return out
-
-
-@triton.jit
-def _inverted(values):
-    out = ()
-    for c in tl.static_range(len(values)):
-        out += (1 - values[c],)
-    return out
-
-
-@triton.jit
-def _turned(values, turns):
-    """The hue turned, by a piecewise linear form of RGB -> HSV -> RGB; see ``reference.colour.turned``."""
-    if len(values) == 3:
-        r, g, b = values
-        top = tl.maximum(tl.maximum(r, g), b)
-        span = top - tl.minimum(tl.minimum(r, g), b)
-        high = tl.where(top == r, g - b, tl.where(top == g, b - r, r - g))
-        start = tl.where(top == r, turns, tl.where(top == g, turns + 1 / 3, turns + 2 / 3))
-        # One over the square root is one instruction, and one over a number many.
-        root = tl.rsqrt(tl.maximum(6 * span, TINY))
-        hue = start + high * (root * root)  # in turns
-        hue = hue - tl.floor(hue)
-        values = (
-            _clamped(top - span * _clamped(2 - tl.abs(6 * hue - 3))),
-            _clamped(top - span * _clamped(tl.abs(6 * hue - 2) - 1)),
-            _clamped(top - span * _clamped(tl.abs(6 * hue - 4) - 1)),
-        )
-    return values
-
-
-@triton.jit
-def _stretched(values, previous, n):
-    out = ()
-    for c in tl.static_range(len(values)):
-        least = _statistic(previous, n, 1 + c)
-        span = -_statistic(previous, n, 4 + c) - least
-        flat = span == 0
-        scale = 1 / tl.where(flat, 1.0, span)
-        out += (_clamped((values[c] - tl.where(flat, 0.0, least)) * scale),)
-    return out
+def _extremes(previous, n, C: tl.constexpr):
+    """Each channel's least value in image ``n``, and each one's greatest."""
+    least, greatest = (), ()
+    for c in tl.static_range(C):
+        least += (_statistic(previous, n, 1 + c),)  # type: ignore[assignment]
+        greatest += (-_statistic(previous, n, 4 + c),)  # type: ignore[assignment]
+    return least, greatest
 
 
 # Statistics
@@ -253,10 +187,10 @@ def add_statistics(values, inside, whole, n, statistics, RANGES: tl.constexpr):
     all of the tile is inside.
     """
     statistics += n * STATISTICS
-    grey = _grey(values)
+    total = grey(values)
     if not whole:
-        grey = tl.where(inside, grey, 0.0)
-    tl.atomic_add(statistics, (tl.sum(grey) * FIXED).to(tl.int64), sem="relaxed")
+        total = tl.where(inside, total, 0.0)
+    tl.atomic_add(statistics, (tl.sum(total) * FIXED).to(tl.int64), sem="relaxed")
     if RANGES:
         for c in tl.static_range(len(values)):
             least = tl.min(tl.where(inside, values[c], NEVER_LEAST))
@@ -297,43 +231,16 @@ def _erased(values, n, y, x, erase, seeds):
         for c in tl.static_range(len(values)):
             out += (tl.where(hit, bias[c], values[c]),)
     else:
-        noise = _normal(tl.load(seeds + n), y, x, len(values))
+        noise = normal(tl.load(seeds + n), y, x, len(values))
         for c in tl.static_range(len(values)):
             out += (tl.where(hit, bias[c] + scale[c] * noise[c], values[c]),)
     return out
 
 
-@triton.jit
-def _normal(seed, y, x, C: tl.constexpr):
-    """Standard normal noise of ``C`` channels: four share Philox's four words; see ``reference.noise``."""
-    c0, c1 = tl.broadcast(y, x)
-    out = ()
-    for block in tl.static_range((C + 3) // 4):
-        words = tl.philox(seed, c0, c1, c0 * 0 + block, c0 * 0)
-        for pair in tl.static_range(2):
-            uniform = ((words[2 * pair] >> 8).to(tl.int32).to(tl.float32) + 1) * (1 / (1 << 24))
-            turns = (words[2 * pair + 1] >> 8).to(tl.int32).to(tl.float32) * (1 / (1 << 24))
-            radius = tl.sqrt(tl.maximum(-2 * tl.log(uniform), 0.0))
-            # The cosine is the sine of a quarter turn less; both by way of the quarter turns next to 0.
-            half = 0.5 - turns
-            quarter = tl.abs(half) - 0.25
-            sine = _sine(0.25 - tl.abs(quarter))
-            out += (radius * _sine(quarter), radius * tl.where(half < 0, -sine, sine))  # type: ignore[assignment]
-    return out
-
-
-@triton.jit
-def _sine(turns):
-    """To within 2e-7, of -1/4 to 1/4 turns: the least squares fit. ``tl.sin`` takes more than ten times as long."""
-    square = turns * turns
-    series = ((39.7097969 * square - 76.5748444) * square + 81.6022263) * square - 41.3416786
-    return (series * square + 6.28318548) * turns
-
-
 # The host's side
 
 
-def arguments(
+def epilogue_arguments(
     epilogue: Epilogue, images: int, device: torch.device, *others: torch.Tensor
 ) -> tuple[dict[str, Any], list[torch.Tensor]]:
     """What the device's half takes, by name, and ``others`` on the device: all in one upload."""

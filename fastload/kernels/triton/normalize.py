@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from fastload.kernels.reference.normalize import affine
+from fastload.kernels.common import affine
 
 __all__ = ["flip_normalize"]
 

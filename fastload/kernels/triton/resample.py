@@ -1,5 +1,55 @@
-"""``resample`` in Triton."""
+"""``resample`` in Triton: by :mod:`resample_planar` for uint8 planes, by :mod:`resample_generic` for all else."""
 
-from fastload.kernels.triton.resample_planar import resample
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+
+from fastload.kernels.common import allocate, as_batch, check_resample
+from fastload.kernels.spec import Epilogue
+from fastload.kernels.triton import resample_generic, resample_planar
+from fastload.kernels.triton.device import overlap_options
+from fastload.kernels.triton.epilogue import epilogue_arguments
+from fastload.kernels.triton.store import storing
+from fastload.kernels.triton.table import channel_layout, padded, table_of
+from fastload.structure.ragged import Ragged
 
 __all__ = ["resample"]
+
+MOST_IMAGES = 65535  # of a launch: the limit of a grid's third axis
+
+
+def resample(
+    images: Ragged,
+    windows: torch.Tensor,
+    size: tuple[int, int] | torch.Tensor,
+    *,
+    interpolation: str = "bilinear",
+    fill: float = 0.0,
+    epilogue: Epilogue = Epilogue(),  # noqa: B008  (it is frozen)
+) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
+    """See :func:`fastload.kernels.resample`."""
+    check_resample(images, windows, interpolation, epilogue)
+    outs = allocate(images, size, epilogue)
+    constants: dict[str, Any] = {
+        "C": images.channels,
+        "FILTER": interpolation,
+        "PADDED": padded(images, outs, windows),
+        **storing(outs),
+        **overlap_options(images.device),
+    }
+    if images.dtype is torch.uint8 and channel_layout(images) == "planar":
+        kernel, tile = resample_planar.resample_kernel, resample_planar.TILE
+        constants |= resample_planar.constants(images, windows, interpolation, constants)
+    else:
+        kernel, tile = resample_generic.resample_kernel, resample_generic.TILE
+        constants |= resample_generic.constants(images)
+    height, width = outs.sizes.numpy().max(0, initial=0).tolist()
+    rows, columns = triton.cdiv(height, tile[0]), triton.cdiv(width, tile[1])
+    arguments, (table,) = epilogue_arguments(epilogue, len(images), images.device, table_of(images, outs, windows))
+    for first in range(0, len(images) if rows * columns else 0, MOST_IMAGES):
+        grid = (columns, rows, min(MOST_IMAGES, len(images) - first))
+        kernel[grid](table, first, fill, **arguments, **constants)
+    return as_batch(outs), arguments["statistics"]

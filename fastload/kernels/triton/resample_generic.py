@@ -21,51 +21,38 @@ import torch
 import triton
 import triton.language as tl
 
-from fastload.kernels.reference.resample import allocate, check, outputs
-from fastload.kernels.spec import Epilogue
-from fastload.kernels.triton.device import is_nvidia, overlapping, wait_for_kernel_before
-from fastload.kernels.triton.epilogue import add_statistics, arguments, finished
-from fastload.kernels.triton.store import TYPES, store, storing
+from fastload.kernels.triton.device import is_nvidia, wait_for_kernel_before
+from fastload.kernels.triton.epilogue import add_statistics, apply_epilogue
+from fastload.kernels.triton.filters import axis_filter, distance_scale, filter_weights, tile_of_program
+from fastload.kernels.triton.store import TYPES, store
 from fastload.kernels.triton.table import (
     ADDRESS,
     CHANNEL,
     COLUMNS,
-    FLIP,
     HEIGHT,
-    INVERSE,
-    LENGTH,
-    OFFSET,
     OUTPUT,
     PIXEL,
     ROW,
-    SCALE,
-    START,
-    VIRTUAL,
     WIDTH,
-    WINDOW,
+    channel_layout,
     entry,
-    fraction,
-    table_of,
 )
 from fastload.structure.ragged import Ragged
 
-__all__ = ["launched", "layout_of", "place", "resample", "variant_of"]
+__all__ = ["TILE", "constants", "resample_kernel"]
 
 # A tile of the output, and a block of the source: rows and columns, powers of two from 16.
 TILE = (64, 32)
 BLOCK = (64, 64)
 LAUNCH = {"num_warps": 4, "num_stages": 1}
 
-PACKED_CHANNELS = 4  # interleaved channels are multiplied together up to here; above, the zeros cost too much
 WORD = 16  # bytes that a thread reads at once
 
 TAPS = tl.constexpr(8)  # that are summed at a time
 
-MOST_IMAGES = 65535  # of a launch: so long is a grid's third axis at most
-
 
 @triton.jit
-def _resample_kernel(
+def resample_kernel(
     table,  # int64, COLUMNS an image
     first_image,
     fill,
@@ -96,61 +83,25 @@ def _resample_kernel(
     OVERLAPS: tl.constexpr,
 ):
     wait_for_kernel_before(OVERLAPS)
-    n, first_y, first_x = place(first_image, TH, TW)
+    n, first_y, first_x = tile_of_program(first_image, TH, TW)
     row = table + n.to(tl.int64) * COLUMNS
     height, width = entry(row, OUTPUT + HEIGHT), entry(row, OUTPUT + WIDTH)
     y, x = first_y + tl.arange(0, TH), first_x + tl.arange(0, TW)
     inside = (y < height)[:, None] & (x < width)[None, :]
 
-    vertical = _axis(row, 0, y, first_y, height, TH, FILTER)
-    horizontal = _axis(row, 1, x, first_x, width, TW, FILTER)
+    vertical = axis_filter(row, 0, y, first_y, height, TH, FILTER)
+    horizontal = axis_filter(row, 1, x, first_x, width, TW, FILTER)
     values = _products(
         row, vertical, horizontal, fill, SOURCE, DOT, C, FILTER, PADDED, LAYOUT, ALIGNED, NVIDIA, TH, TW, BH, BW
     )
     last_y = tl.minimum(first_y + TH, height) - 1
-    values = finished(
+    values = apply_epilogue(
         values, n, height * width, y[:, None], x[None, :], first_y, last_y, program, previous, affine, erase, seeds
     )
     if statistics is not None:
         whole = (first_y + TH <= height) & (first_x + TW <= width)
         add_statistics(values, inside, whole, n, statistics, RANGES)
     store(row, values, first_y, first_x, height, width, TARGET, TARGET_ALIGNED, TARGET_PLANAR, GROUP, PAIRS)
-
-
-@triton.jit
-def place(first_image, TH: tl.constexpr, TW: tl.constexpr):
-    """Which image's tile the program makes, and the tile's first row and column."""
-    return first_image + tl.program_id(2), tl.program_id(1) * TH, tl.program_id(0) * TW
-
-
-@triton.jit
-def _axis(row, AXIS: tl.constexpr, at, first, size, TILE: tl.constexpr, FILTER: tl.constexpr):
-    """Of outputs ``at`` along one axis: which taps (pixels of the box) they all need of the image; and their filter."""
-    window = row + WINDOW + AXIS
-    start, length, virtual = entry(window, START), entry(window, LENGTH), entry(window, VIRTUAL)
-    from_tap = tl.maximum(-start, 0)
-    to_tap = tl.maximum(from_tap, tl.minimum(length, entry(row, HEIGHT + AXIS) - start))
-    # Output i is pixel ``side * i + shift`` of the resized box.
-    flip = entry(window, FLIP) != 0
-    side = tl.where(flip, -1, 1)
-    shift = tl.where(flip, size - 1, 0) + entry(window, OFFSET)
-    position = side * at + shift
-
-    scale, inverse = fraction(window, SCALE), fraction(window, INVERSE)
-    stretch = tl.maximum(scale, 1.0)
-    centre = (position + 0.5) * scale
-    support = stretch * (2.0 if FILTER == "bicubic" else 1.0)
-    if FILTER == "nearest":
-        centre = tl.minimum(tl.floor(position * scale), length - 1.0) + 0.5
-        support, inverse = stretch + 1, 1.0
-
-    last = tl.minimum(first + TILE, size) - 1
-    one, other = side * first + shift, side * last + shift
-    least, greatest = tl.maximum(tl.minimum(one, other), 0), tl.minimum(tl.maximum(one, other), virtual - 1)
-    low = tl.maximum(((least + 0.5) * scale - support + 0.5).to(tl.int32), from_tap)
-    high = tl.minimum(((greatest + 0.5) * scale + support + 0.5).to(tl.int32), to_tap)
-    present = (position >= 0) & (position < virtual)
-    return (start, low, high, from_tap, to_tap), (centre, inverse, support, length, present)
 
 
 @triton.jit
@@ -162,34 +113,12 @@ def _shares(extent, band, FILTER: tl.constexpr, DOT: tl.constexpr):
     total, seen = tl.zeros(centre.shape, tl.float32), tl.zeros(centre.shape, tl.float32)
     for step in range(0, (2 * support).to(tl.int32) + 2, TAPS):
         tap = (begin + step)[:, None] + tl.arange(0, TAPS)[None, :]
-        distance = (tap - centre[:, None] + 0.5) * _scale(inverse, FILTER)
-        weight = _weights(distance, (tap >= 0) & (tap < length), inverse, FILTER).to(DOT).to(tl.float32)
+        distance = (tap - centre[:, None] + 0.5) * distance_scale(inverse, FILTER)
+        weight = filter_weights(distance, (tap >= 0) & (tap < length), inverse, FILTER).to(DOT).to(tl.float32)
         total += tl.sum(weight, 1)
         seen += tl.sum(tl.where((tap >= from_tap) & (tap < to_tap), weight, 0.0), 1)
     share = tl.where(present, 1 / tl.where(total == 0, 1.0, total), 0.0)
     return share, seen * share
-
-
-@triton.jit
-def _scale(inverse, FILTER: tl.constexpr):
-    """What a distance in pixels of the source is multiplied with for ``_weights``."""
-    return inverse * inverse if FILTER == "bilinear" else inverse
-
-
-@triton.jit
-def _weights(distance, inside, inverse, FILTER: tl.constexpr):
-    """Of taps at these distances, so that they add up to about 1: exactly is for ``share``."""
-    if FILTER == "bilinear":
-        # A sum that is bounded to 0 and 1 is one instruction.
-        weight = tl.minimum(tl.maximum(tl.where(inside, inverse, -1.0) - tl.abs(distance), 0.0), 1.0)
-    elif FILTER == "bicubic":
-        d = tl.abs(distance)
-        near = (1.5 * d - 2.5) * d * d + 1
-        far = ((2.5 - 0.5 * d) * d - 4) * d + 2
-        weight = tl.where(d < 1, near, tl.where(d < 2, far, 0.0)) * tl.where(inside, inverse, 0.0)
-    else:
-        weight = tl.where(distance == 0, tl.where(inside, 1.0, 0.0), 0.0)
-    return weight
 
 
 @triton.jit
@@ -199,9 +128,9 @@ def _band(tap, first, centre, inverse, from_tap, to_tap, FILTER: tl.constexpr):
     Taps are columns since a thread has few of those, which are all that it need compare with the image's bounds. Two
     vectors take most of the work, and lose little, being near 0.
     """
-    scale = _scale(inverse, FILTER)
+    scale = distance_scale(inverse, FILTER)
     distance = (tap - first + 0.5)[None, :] * scale - ((centre - first) * scale)[:, None]
-    return _weights(distance, ((tap >= from_tap) & (tap < to_tap))[None, :], inverse, FILTER)
+    return filter_weights(distance, ((tap >= from_tap) & (tap < to_tap))[None, :], inverse, FILTER)
 
 
 @triton.jit
@@ -324,64 +253,18 @@ def _dot(a, b, total):
     return tl.dot(a, b, total, input_precision="tf32" if a.dtype == tl.float16 else "tf32x3")
 
 
-def resample(
-    images: Ragged,
-    windows: torch.Tensor,
-    size: tuple[int, int] | torch.Tensor,
-    *,
-    interpolation: str = "bilinear",
-    fill: float = 0.0,
-    epilogue: Epilogue = Epilogue(),  # noqa: B008  (it is frozen)
-) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
-    """See :func:`fastload.kernels.resample`."""
-    check(images, windows, interpolation, epilogue)
-    outs = allocate(images, size, epilogue)
-    block = dict(zip(("TH", "TW", "BH", "BW"), TILE + BLOCK, strict=True))
-    options = variant_of(images, windows, outs) | block | LAUNCH
-    return launched(_resample_kernel, TILE, images, windows, outs, fill, epilogue, FILTER=interpolation, **options)
-
-
-def launched(
-    kernel: Any,
-    tile: tuple[int, int],
-    images: Ragged,
-    windows: torch.Tensor,
-    outs: Ragged,
-    fill: float,
-    epilogue: Epilogue,
-    **options: Any,
-) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
-    """Have one of the two kernels make ``outs``, a program a tile."""
-    height, width = outs.sizes.numpy().max(0, initial=0).tolist()
-    rows, columns = triton.cdiv(height, tile[0]), triton.cdiv(width, tile[1])
-    shared, (table,) = arguments(epilogue, len(images), images.device, table_of(images, outs, windows))
-    for first in range(0, len(images) if rows * columns else 0, MOST_IMAGES):
-        grid = (columns, rows, min(MOST_IMAGES, len(images) - first))
-        kernel[grid](table, first, fill, **shared, **options, **overlapping(images.device))
-    return outputs(outs), shared["statistics"]
-
-
-def variant_of(images: Ragged, windows: torch.Tensor, outs: Ragged) -> dict[str, Any]:
-    """What the kernel is compiled for."""
-    source, target, window = images.table.numpy(), outs.table.numpy(), windows.numpy()
-    layout = layout_of(source, images.channels)
+def constants(images: Ragged) -> dict[str, Any]:
+    """What the kernel is compiled for, beyond what both kernels share; and how it is launched."""
+    layout = channel_layout(images)
     return {
         "SOURCE": TYPES[images.dtype],
         "DOT": tl.float16 if images.dtype is torch.uint8 else tl.float32,
-        "C": images.channels,
         "NVIDIA": is_nvidia(images.device),
-        "PADDED": _padded(source, target, window),
         "LAYOUT": layout,
-        "ALIGNED": 1 if layout == "strided" else _aligned(source, images.dtype.itemsize),
-        **storing(outs),
+        "ALIGNED": 1 if layout == "strided" else _aligned(images.table.numpy(), images.dtype.itemsize),
+        **dict(zip(("TH", "TW", "BH", "BW"), TILE + BLOCK, strict=True)),
+        **LAUNCH,
     }
-
-
-def layout_of(table: np.ndarray[Any, Any], channels: int) -> str:
-    channel, _, pixel = table[:, CHANNEL.value :].T
-    if (pixel == 1).all():
-        return "planar"
-    return "packed" if ((channel == 1) & (pixel == channels)).all() and channels <= PACKED_CHANNELS else "strided"
 
 
 def _aligned(table: np.ndarray[Any, Any], itemsize: int) -> int:
@@ -389,10 +272,3 @@ def _aligned(table: np.ndarray[Any, Any], itemsize: int) -> int:
     channel, row, pixel = table[:, CHANNEL.value :].T * itemsize
     bits = np.bitwise_or.reduce(table[:, ADDRESS.value] | row | np.where(pixel == itemsize, channel, 0), initial=0)
     return WORD // itemsize if bits % WORD == 0 else 1
-
-
-def _padded(source: np.ndarray[Any, Any], target: np.ndarray[Any, Any], window: np.ndarray[Any, Any]) -> bool:
-    """Whether a box reaches outside of its image, or an output outside of its resized box."""
-    start, length, virtual, offset = (window[:, i : i + 2] for i in range(0, 8, 2))
-    outside = (start < 0) | (start + length > source[:, 1:3]) | (offset < 0) | (offset + target[:, 1:3] > virtual)
-    return bool(outside.any())

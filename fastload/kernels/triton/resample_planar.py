@@ -19,18 +19,15 @@ import torch
 import triton
 import triton.language as tl
 
-from fastload.kernels.reference.resample import allocate, check
-from fastload.kernels.spec import Epilogue
-from fastload.kernels.triton import resample_generic
 from fastload.kernels.triton.device import is_nvidia, wait_for_kernel_before
-from fastload.kernels.triton.epilogue import add_statistics, finished
-from fastload.kernels.triton.resample_generic import _axis, _scale, _weights, launched, place
+from fastload.kernels.triton.epilogue import add_statistics, apply_epilogue
+from fastload.kernels.triton.filters import axis_filter, distance_scale, filter_weights, tile_of_program
 from fastload.kernels.triton.rows import HALF_BYTE, HALF_WEIGHT, MIDDLE, QUAD, SHARE, mixed_rows, side_by_side, taps_of
 from fastload.kernels.triton.store import store
 from fastload.kernels.triton.table import ADDRESS, CHANNEL, COLUMNS, HEIGHT, OUTPUT, ROW, WIDTH, entry
 from fastload.structure.ragged import Ragged
 
-__all__ = ["resample"]
+__all__ = ["TILE", "constants", "resample_kernel"]
 
 TILE = (16, 32)  # of the output: rows and columns
 LAUNCH = {"num_warps": 1, "num_stages": 1}  # one warp waits for no other
@@ -39,7 +36,7 @@ HALF_TAPS = 6  # sums of so many are rounded, in float16, by less than a thousan
 
 
 @triton.jit
-def _resample_kernel(
+def resample_kernel(
     table,  # int64, COLUMNS an image
     first_image,
     fill,
@@ -67,7 +64,7 @@ def _resample_kernel(
     OVERLAPS: tl.constexpr,
 ):
     wait_for_kernel_before(OVERLAPS)
-    n, first_y, first_x = place(first_image, TH, TW)
+    n, first_y, first_x = tile_of_program(first_image, TH, TW)
     row = table + n.to(tl.int64) * COLUMNS
     height, width = entry(row, OUTPUT + HEIGHT), entry(row, OUTPUT + WIDTH)
     if (first_y >= height) | (first_x >= width):
@@ -75,12 +72,12 @@ def _resample_kernel(
     y, x = first_y + tl.arange(0, TH), first_x + tl.arange(0, TW)
     spread_y = first_y + tl.arange(0, TH * QUAD) // QUAD  # of the threads that hold a row, each by itself
 
-    spread = _axis(row, 0, spread_y, first_y, height, TH, FILTER)
-    vertical = _axis(row, 0, y, first_y, height, TH, FILTER)
-    horizontal = _axis(row, 1, first_x + _dealt(TW, RUN), first_x, width, TW, FILTER)
+    spread = axis_filter(row, 0, spread_y, first_y, height, TH, FILTER)
+    vertical = axis_filter(row, 0, y, first_y, height, TH, FILTER)
+    horizontal = axis_filter(row, 1, first_x + _dealt(TW, RUN), first_x, width, TW, FILTER)
     values = _products(row, spread, vertical, horizontal, fill, C, FILTER, PADDED, WORDS, OFFSETS, RUN, CONVERT, TH, TW)
     last_y = tl.minimum(first_y + TH, height) - 1
-    values = finished(
+    values = apply_epilogue(
         values, n, height * width, y[:, None], x[None, :], first_y, last_y, program, previous, affine, erase, seeds
     )
     if statistics is not None:
@@ -144,7 +141,7 @@ def _products(
 
     four = tl.arange(0, 2 * QUAD)  # of a block's columns: the product takes one of each thread's, then the other
     tap = first - left + four % QUAD * SHARE + four // QUAD * 4
-    scale = _scale(inverse_x, FILTER)
+    scale = distance_scale(inverse_x, FILTER)
     distance = (tap[None, :] - centre_x[:, None] + 0.5) * scale
     tap -= from_x
     out = ()
@@ -177,12 +174,12 @@ def _products(
 @triton.jit
 def _across(distance, tap, taps, inverse, FILTER: tl.constexpr):
     """The weights of a block's taps, float16 (TW, columns), of which each fourth is one of ``tap``, at ``distance``."""
-    scale = _scale(inverse, FILTER)
+    scale = distance_scale(inverse, FILTER)
     weights = ()
     for k in tl.static_range(4):
         inside = (tap + k).to(tl.uint32) < taps.to(tl.uint32)
         there = distance + k * scale if k > 0 else distance
-        weights += (_weights(there, inside[None, :], inverse, FILTER).to(tl.float16),)  # type: ignore[assignment]
+        weights += (filter_weights(there, inside[None, :], inverse, FILTER).to(tl.float16),)  # type: ignore[assignment]
     return side_by_side(weights)
 
 
@@ -192,47 +189,23 @@ def _sums(extent, band, FILTER: tl.constexpr, DOT: tl.constexpr):
     _, _, _, from_tap, to_tap = extent
     centre, inverse, _, length, present = band
     begin, taps = taps_of(band, FILTER)
-    scale = _scale(inverse, FILTER)
+    scale = distance_scale(inverse, FILTER)
     distance = (begin - centre + 0.5) * scale
     total, seen = tl.zeros(centre.shape, tl.float32), tl.zeros(centre.shape, tl.float32)
     for k in range(taps):
         tap = begin + k
         inside = tap.to(tl.uint32) < length.to(tl.uint32)
-        weight = _weights(distance + k * scale, inside, inverse, FILTER).to(DOT).to(tl.float32)
+        weight = filter_weights(distance + k * scale, inside, inverse, FILTER).to(DOT).to(tl.float32)
         total += weight
         seen += tl.where((tap >= from_tap) & (tap < to_tap), weight, 0.0)
     share = tl.where(present, 1 / tl.where(total == 0, 1.0, total), 0.0)
     return share, seen * share
 
 
-def resample(
-    images: Ragged,
-    windows: torch.Tensor,
-    size: tuple[int, int] | torch.Tensor,
-    *,
-    interpolation: str = "bilinear",
-    fill: float = 0.0,
-    epilogue: Epilogue = Epilogue(),  # noqa: B008  (it is frozen)
-) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
-    """See :func:`fastload.kernels.resample`."""
-    check(images, windows, interpolation, epilogue)
-    if images.dtype is not torch.uint8 or resample_generic.layout_of(images.table.numpy(), images.channels) != "planar":
-        return resample_generic.resample(
-            images, windows, size, interpolation=interpolation, fill=fill, epilogue=epilogue
-        )
-    outs = allocate(images, size, epilogue)
-    options = _variant(images, windows, outs, interpolation)
-    return launched(_resample_kernel, TILE, images, windows, outs, fill, epilogue, FILTER=interpolation, **options)
-
-
-def _variant(images: Ragged, windows: torch.Tensor, outs: Ragged, interpolation: str) -> dict[str, Any]:
-    """What the kernel is compiled for."""
-    options = resample_generic.variant_of(images, windows, outs)
-    for name in ("SOURCE", "DOT", "LAYOUT", "ALIGNED"):
-        del options[name]
-    options |= {"WORDS": _in_words(images), "OFFSETS": _offsets(images), "RUN": _run(options)}
+def constants(images: Ragged, windows: torch.Tensor, interpolation: str, shared: dict[str, Any]) -> dict[str, Any]:
+    """What the kernel is compiled for, beyond what both kernels share; and how it is launched."""
+    options = {"WORDS": _in_words(images), "OFFSETS": _offsets(images), "RUN": _run(shared)}
     options |= {"TH": TILE[0], "TW": TILE[1]} | LAUNCH
-    del options["NVIDIA"]
     if not is_nvidia(images.device):
         return options | {"CONVERT": "plain"}
     convert = "half" if _most_taps(windows, interpolation) <= HALF_TAPS else "float"
@@ -252,11 +225,11 @@ def _offsets(images: Ragged) -> tl.dtype:
     return tl.int32 if longest < 2**31 else tl.int64
 
 
-def _run(options: dict[str, Any]) -> int:
+def _run(shared: dict[str, Any]) -> int:
     """How many neighbours of a row a thread stores at once; tensor cores leave it two."""
-    if options["TARGET_PLANAR"]:
-        return int(min(max(options["TARGET_ALIGNED"], 2), 8))
-    return int(max(options["GROUP"], 2))
+    if shared["TARGET_PLANAR"]:
+        return int(min(max(shared["TARGET_ALIGNED"], 2), 8))
+    return int(max(shared["GROUP"], 2))
 
 
 def _most_taps(windows: torch.Tensor, interpolation: str) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fastload.kernels.triton.resample_generic import _scale, _weights
+from fastload.kernels.triton.filters import distance_scale, filter_weights
 
 __all__ = ["HALF_BYTE", "HALF_WEIGHT", "MIDDLE", "QUAD", "SHARE", "mixed_rows", "side_by_side", "taps_of"]
 
@@ -31,8 +31,8 @@ def mixed_rows(
     """A block of the source's columns, its rows mixed into those of the output: float16 less the middle, each channel.
 
     The block begins with column ``first``. ``lines``: a pointer to the source's bytes, its strides of channel and row,
-    its last row, and where the columns that matter end. ``vertical``: what ``_axis`` tells of the output's rows, of
-    each as often as threads share it.
+    its last row, and where the columns that matter end. ``vertical``: what ``axis_filter`` returns for the output's
+    rows, each repeated for the threads that share it.
     """
     _, taps = taps_of(vertical[1], FILTER)
     least: tl.constexpr = 1 if FILTER == "nearest" else 2 if FILTER == "bilinear" else 4  # taps of every output
@@ -78,7 +78,7 @@ def _added(
     top, _, _, from_tap, to_tap = extent
     centre, inverse = band[0], band[1]
     begin, _ = taps_of(band, FILTER)
-    scale = _scale(inverse, FILTER)
+    scale = distance_scale(inverse, FILTER)
     # Behind a row's last word, where weights are 0, that word is read again.
     source += tl.minimum(column, (end - 1) & -SHARE) if WORDS else column
     distance = (begin - centre + 0.5) * scale
@@ -91,7 +91,7 @@ def _added(
         for c in tl.static_range(C):
             blocks += (_read(source + c * stride_c + at, end - column, WORDS),)  # type: ignore[assignment]
         inside = tap.to(tl.uint32) < (to_tap - from_tap).to(tl.uint32)
-        weights += (_weights(distance + (first + k) * scale, inside, inverse, FILTER),)  # type: ignore[assignment]
+        weights += (filter_weights(distance + (first + k) * scale, inside, inverse, FILTER),)  # type: ignore[assignment]
     for k in tl.static_range(COUNT):
         total += weights[k]
         more = ()

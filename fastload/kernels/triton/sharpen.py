@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from fastload.kernels.reference.sharpen import CENTRE, NEIGHBOUR
+from fastload.kernels.common import SMOOTHING_CENTRE, SMOOTHING_NEIGHBOUR
 from fastload.kernels.triton.tile import launch, locate, offset, read, write
 from fastload.kernels.upload import upload
 
@@ -45,5 +45,5 @@ def sharpen(images: torch.Tensor, factors: torch.Tensor, *, dtype: torch.dtype =
     """See :func:`fastload.kernels.sharpen`."""
     out = torch.empty_like(images, dtype=dtype)
     (factors,) = upload(images.device, factors)
-    launch(_sharpen_kernel, images, out, factors, NEIGHBOUR=NEIGHBOUR, CENTRE=CENTRE)
+    launch(_sharpen_kernel, images, out, factors, NEIGHBOUR=SMOOTHING_NEIGHBOUR, CENTRE=SMOOTHING_CENTRE)
     return out

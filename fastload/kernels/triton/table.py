@@ -26,8 +26,10 @@ __all__ = [
     "VIRTUAL",
     "WIDTH",
     "WINDOW",
+    "channel_layout",
     "entry",
     "fraction",
+    "padded",
     "table_of",
 ]
 
@@ -36,6 +38,8 @@ OUTPUT = tl.constexpr(6)  # where an output's columns begin
 WINDOW = tl.constexpr(12)  # where a window's begin, which come in pairs, y and x:
 START, LENGTH, VIRTUAL, OFFSET, FLIP, SCALE, INVERSE = (tl.constexpr(i) for i in range(0, 14, 2))
 COLUMNS = tl.constexpr(26)
+
+PACKED_CHANNELS = 4  # interleaved channels are multiplied together up to here; above, the zeros cost too much
 
 
 @triton.jit
@@ -60,3 +64,20 @@ def table_of(images: Ragged, outs: Ragged, windows: torch.Tensor) -> torch.Tenso
     inverse = 1 / np.maximum(scale, np.float32(1))
     bits = [fractions.view(np.int32) for fractions in (scale, inverse)]
     return torch.from_numpy(np.concatenate([images.table.numpy(), outs.table.numpy(), window, *bits], axis=1))
+
+
+def channel_layout(images: Ragged) -> str:
+    """How channels lie in memory: "planar", "packed" (interleaved) or "strided"."""
+    channel, _, pixel = images.table.numpy()[:, CHANNEL.value :].T
+    if (pixel == 1).all():
+        return "planar"
+    packed = ((channel == 1) & (pixel == images.channels)).all() and images.channels <= PACKED_CHANNELS
+    return "packed" if packed else "strided"
+
+
+def padded(images: Ragged, outs: Ragged, windows: torch.Tensor) -> bool:
+    """Whether a box reaches outside of its image, or an output outside of its resized box."""
+    source, target, window = images.table.numpy(), outs.table.numpy(), windows.numpy()
+    start, length, virtual, offset = (window[:, i : i + 2] for i in range(0, 8, 2))
+    outside = (start < 0) | (start + length > source[:, 1:3]) | (offset < 0) | (offset + target[:, 1:3] > virtual)
+    return bool(outside.any())

@@ -1,0 +1,155 @@
+"""What the Triton kernels and their references share: checks of arguments, memory for outputs, filters' weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from fastload.kernels.spec import Epilogue, Op
+from fastload.structure.ragged import Ragged
+
+__all__ = [
+    "SMOOTHING_CENTRE",
+    "SMOOTHING_NEIGHBOUR",
+    "affine",
+    "allocate",
+    "as_batch",
+    "check_colour",
+    "check_resample",
+    "gaussian_weights",
+]
+
+INTERPOLATIONS = ("bilinear", "bicubic", "nearest")
+DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
+FORMATS = (torch.contiguous_format, torch.channels_last)
+COLOUR_CHANNELS = (1, 3)
+WINDOW_COLUMNS = 10
+ALIGNMENT = 16  # of an image in the memory of a Ragged, in bytes
+SMOOTHING_NEIGHBOUR, SMOOTHING_CENTRE = 1 / 13, 5 / 13  # weights of Pillow's SMOOTH filter
+
+
+def check_resample(images: Ragged, windows: torch.Tensor, interpolation: str, epilogue: Epilogue) -> None:
+    """Refuse what neither the kernel nor the reference can do."""
+    if interpolation not in INTERPOLATIONS:
+        raise ValueError(f"interpolation must be 'bilinear', 'bicubic' or 'nearest'; got {interpolation!r}")
+    if windows.shape != (len(images), WINDOW_COLUMNS) or windows.dtype is not torch.int32 or windows.is_cuda:
+        raise ValueError(
+            f"windows must be int32 ({len(images)}, {WINDOW_COLUMNS}) on the CPU; "
+            f"got {windows.dtype} {tuple(windows.shape)} on {windows.device}"
+        )
+    empty = windows.numpy()[:, 2:6].min(1, initial=1) < 1
+    if empty.any():
+        image = int(empty.argmax())
+        raise ValueError(
+            "a window's height, width, virtual height and virtual width must be 1 or more; "
+            f"got {windows[image, 2:6].tolist()} for image {image}"
+        )
+    if epilogue.mix is not None:
+        raise ValueError("resample cannot mix; got epilogue.mix: leave it to kernels.colour, after this pass")
+    check_colour(images, epilogue)
+
+
+def check_colour(images: torch.Tensor | Ragged, epilogue: Epilogue) -> None:
+    """Refuse what neither the kernel nor the reference can do.
+
+    Raises:
+        TypeError: the images' dtype or the result's is not one that can be read or stored.
+        ValueError: the parts of ``epilogue`` do not fit the images or one another.
+    """
+    channels = images.channels if isinstance(images, Ragged) else images.shape[1]
+    for name, dtype in (("the images' dtype", images.dtype), ("epilogue.dtype", epilogue.dtype)):
+        if dtype not in DTYPES:
+            raise TypeError(f"{name} must be one of {_listed(DTYPES)}; got {dtype}: convert the images first")
+    if epilogue.memory_format not in FORMATS:
+        raise ValueError(f"epilogue.memory_format must be one of {_listed(FORMATS)}; got {epilogue.memory_format}")
+    if epilogue.program is not None and channels not in COLOUR_CHANNELS:
+        raise ValueError(
+            f"colour operations need 1 or 3 channels; got {channels}: leave them out, or give them the colour channels"
+        )
+    _check_channels(epilogue, channels)
+    if epilogue.statistics and (epilogue.scale is not None or epilogue.erase is not None or epilogue.mix is not None):
+        raise ValueError(
+            "statistics are of values from 0 to 1; got epilogue.statistics with scale, erase or mix: leave those to "
+            "the last pass"
+        )
+    if epilogue.mix is not None and isinstance(images, Ragged):
+        raise ValueError("images of different sizes cannot be mixed; got epilogue.mix: crop or resize them first")
+    if epilogue.previous is None and _needs_statistics(epilogue):
+        raise ValueError(
+            f"part {epilogue.part} of epilogue.program has contrast or autocontrast; got epilogue.previous None: give "
+            "what the pass before returned, with epilogue.statistics set"
+        )
+
+
+def _check_channels(epilogue: Epilogue, channels: int) -> None:
+    named = {"epilogue.scale": epilogue.scale, "epilogue.bias": epilogue.bias}
+    if epilogue.erase is not None:
+        named |= {"epilogue.erase.scale": epilogue.erase.scale, "epilogue.erase.bias": epilogue.erase.bias}
+    for name, numbers in named.items():
+        if numbers is not None and len(numbers) != channels:
+            raise ValueError(f"{name} must have a number for each of {channels} channels; got {numbers}")
+    if (epilogue.scale is None) != (epilogue.bias is None):
+        raise ValueError(
+            f"epilogue.scale and bias go together; got {epilogue.scale} and {epilogue.bias}: give both or none"
+        )
+
+
+def _needs_statistics(epilogue: Epilogue) -> bool:
+    if epilogue.program is None:
+        return False
+    codes, bounds = epilogue.program.ops.numpy()[..., 0], epilogue.program.bounds.numpy()
+    start, stop = bounds[:, epilogue.part, None], bounds[:, epilogue.part + 1, None]
+    slots = np.arange(codes.shape[1])
+    return bool(((codes >= Op.CONTRAST) & (start <= slots) & (slots < stop)).any())
+
+
+def _listed(allowed: tuple[object, ...]) -> str:
+    return ", ".join(map(str, allowed))
+
+
+def allocate(images: Ragged, size: tuple[int, int] | torch.Tensor, epilogue: Epilogue) -> Ragged:
+    """Memory for the outputs: one batch if ``size`` is one for all, else images one behind the other."""
+    if not isinstance(size, torch.Tensor):
+        shape = (len(images), images.channels, *size)
+        batch = torch.empty(shape, dtype=epilogue.dtype, device=images.device, memory_format=epilogue.memory_format)
+        return Ragged.of(batch)
+    heights, widths = size.unbind(1)
+    pixels = heights * widths
+    step = ALIGNMENT // epilogue.dtype.itemsize
+    lengths = -(-pixels * images.channels // step) * step
+    starts = lengths.cumsum(0) - lengths
+    memory = torch.empty(int(lengths.sum()), dtype=epilogue.dtype, device=images.device)
+    one = torch.ones_like(widths)
+    last = epilogue.memory_format is torch.channels_last
+    strides = (one, widths * images.channels, one * images.channels) if last else (pixels, widths, one)
+    addresses = memory.data_ptr() + starts * memory.itemsize
+    return Ragged(memory, torch.stack([addresses, heights, widths, *strides], 1), images.channels)
+
+
+def as_batch(outs: Ragged) -> torch.Tensor | Ragged:
+    """The batch, if the outputs are one."""
+    return outs.memory if isinstance(outs.memory, torch.Tensor) and outs.memory.ndim == len("NCHW") else outs
+
+
+def affine(mean: Sequence[float], std: Sequence[float]) -> tuple[list[float], list[float]]:
+    """The scale and bias for which ``x * scale + bias`` is ``(x / 255 - mean) / std``."""
+    scale = [1 / (255 * s) for s in std]
+    bias = [-m / s for m, s in zip(mean, std, strict=True)]
+    return scale, bias
+
+
+def gaussian_weights(sigmas: torch.Tensor, kernel_size: int) -> torch.Tensor:
+    """Each image's kernel in one direction, float32 (N, K), with sum 1.
+
+    >>> gaussian_weights(torch.tensor([0.0, 1.0]), 3)
+    tensor([[0.0000, 1.0000, 0.0000],
+            [0.2741, 0.4519, 0.2741]])
+    """
+    reach = kernel_size // 2
+    places = torch.arange(-reach, reach + 1) / math.sqrt(2)
+    sigmas = sigmas[:, None]
+    # Of sigma 0 only the limit makes sense.
+    return torch.where(sigmas > 0, torch.softmax(-((places / sigmas) ** 2), 1), (places == 0).float())
