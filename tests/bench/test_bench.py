@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="measures at f
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
-    """Leave the other cores to the loaders' workers: many short measurements crawl when threads outnumber cores."""
+    """Leave the other cores to the loaders' workers: short measurements are slow if threads outnumber cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -45,7 +45,7 @@ def plan(runs, *subjects):
 
 
 def scripted(**values):
-    """Measure what is written: a metric ``m`` with the next value of each subject."""
+    """A ``measure`` that returns each subject's next value as its metric ``m``, and the order of its calls."""
     left = {subject: iter(each) for subject, each in values.items()}
     order = []
 

@@ -1,4 +1,4 @@
-"""The charts by which the benchmark knows that an input stage does what it should."""
+"""The check of input stages on test charts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def charts(tmp_path_factory):
 
 
 def batches(root, *, crop=None, flip=None, last=None, shift_labels=0):
-    """What an ordinary input stage makes of the charts, one thing of it changed."""
+    """Batches of charts from an ordinary input stage, with one change."""
     transform = v2.Compose(
         [
             crop or v2.RandomResizedCrop(SIDE),

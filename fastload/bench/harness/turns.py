@@ -15,7 +15,7 @@ __all__ = ["Figure", "Figures", "by_turns"]
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured value, and values that were measured with it; None where the device cannot tell."""
+    """One measured value, and values measured with it; None for those that this device does not report."""
 
     value: float
     beside: Mapping[str, float | None] = field(default_factory=dict)
@@ -26,7 +26,7 @@ Figures = Mapping[str, Figure]  # by metric
 
 @dataclass(frozen=True)
 class _Turn:
-    """What one subject's turn in one run gave."""
+    """One subject measured in one run."""
 
     run: int
     subject: str
@@ -50,12 +50,12 @@ def by_turns(
 
     Args:
         plan: says how many runs to make.
-        subjects: who is measured.
-        measure: measures the subject that it is given, once.
-        ratios: metric -> the subject that its ratios are to. A metric that is not named has none.
+        subjects: the subjects to measure.
+        measure: measures one subject once; it is given the subject's name.
+        ratios: metric -> the subject that its ratios are to. Other metrics have no ratio.
         around: a subject that is measured before and after each of the others as well. Ratios to it are to the mean
             of these two.
-        variant: what the rows have as their variant.
+        variant: the rows' variant.
         summary: further entries of a row, computed from the values of all runs.
 
     """

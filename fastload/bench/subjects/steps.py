@@ -21,9 +21,8 @@ def handwritten(state: TrainingState) -> Step:
     model, optimizer, scheduler = state.model, state.optimizer, state.scheduler
     device, dtype = state.device.type, PRECISIONS[state.precision]
     scaler = torch.amp.GradScaler(device, enabled=state.precision == "fp16")
-    parameters = list(
-        model.parameters()
-    )  # listed once: walking through the modules takes longer than queueing the clipping
+    # Listed once: walking through the modules takes longer than queueing the clipping.
+    parameters = list(model.parameters())
 
     def step(inputs: Any, targets: Any) -> Tensor:
         with torch.autocast(device, dtype):

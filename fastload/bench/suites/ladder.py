@@ -76,7 +76,7 @@ def measure(plan: Plan[LadderSize]) -> list[Row]:
             f"eval_img_per_s{suffix}": Figure(learner.evaluate(held_out, precision).img_per_s)
             for suffix, precision in learner.evaluations.items()
         }
-        img_per_s = Figure(size.batch * window.steps_per_s, {"peak_gib": peaks[name]})  # the training's, not this one's
+        img_per_s = Figure(size.batch * window.steps_per_s, {"peak_gib": peaks[name]})  # the peak while it was trained
         return {"img_per_s": img_per_s, "ms": Figure(1000 / window.steps_per_s), **evaluated}
 
     return by_turns(plan, plan.subjects, speeds, ratios={"img_per_s": SUITE.baseline}) + learned
