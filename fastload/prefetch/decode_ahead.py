@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from fastload.data.encoded import EncodedImages
+from fastload.prefetch.decoded_images import DecodedImages
 from fastload.prefetch.item import Item
-from fastload.streams import SideStream, SyncStream, side_stream
-from fastload.structure.ragged import Ragged
+from fastload.streams import side_stream
 from fastload.transfer.transfer import PinnedFiles, Transfer
 from fastload.transforms import Compose, DecodeJpeg, Key
 from fastload.transforms.batch import Batch
 
-__all__ = ["DecodeStage", "DecodedImages"]
-
-
-@dataclass
-class DecodedImages:
-    """Images decoded from ``samples`` files, without those skipped, and the fence from which on they are whole."""
-
-    group: Batch
-    samples: int
-    ready: Any
-
-    def hand_over(self, side: SideStream | SyncStream) -> None:
-        """Let the calling thread's stream, ``side``, use the images."""
-        images = self.group.images
-        if isinstance(images, Ragged) and isinstance(images.memory, torch.Tensor):
-            side.hand_over([images.memory], self.ready, side.consumer())
+__all__ = ["DecodeStage"]
 
 
 class DecodeStage:

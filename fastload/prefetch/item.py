@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from fastload.prefetch.decoded_images import DecodedImages
+from fastload.prefetch.slots import Slot
 from fastload.resume.position import Position
 from fastload.streams import Recordable
 from fastload.structure.tree import Path, Tree
 from fastload.transfer.transfer import PinnedFiles
-
-if TYPE_CHECKING:
-    from fastload.prefetch.decode_ahead import DecodedImages
-    from fastload.prefetch.slots import Slot
 
 __all__ = ["Item"]
 

@@ -12,7 +12,7 @@ import torch
 from torchvision import tv_tensors
 
 from fastload.data.encoded import EncodedImages
-from fastload.prefetch.decode_ahead import DecodedImages
+from fastload.prefetch.decoded_images import DecodedImages
 from fastload.prefetch.item import Item
 from fastload.streams import SideStream, SyncStream
 from fastload.structure.images import find_images, find_labels, is_single, remark_on_range
