@@ -3,7 +3,8 @@
 Command:   torchrun --nproc-per-node 8 examples/multi_gpu.py --data imagenet    train/ and val/ as ImageFolder has them
            torchrun --nproc-per-node 2 examples/multi_gpu.py    4,096 sample photographs, made in ./photographs
            torchrun --nproc-per-node 2 examples/multi_gpu.py --tiny    a small model and few images, for CPUs too
-           Stopped or killed, it goes on from its last epoch's end, on as many GPUs as there are then.
+           If it is stopped or killed, the same command resumes from the end of the last epoch, on any number
+           of GPUs.
 Hardware:  two NVIDIA H200 of one host, 24 cores; for --tiny two cores
 Result:    the samples, --batch-size 512 --epochs 20: 5,060 img/s by both, not compiled; held-out accuracy 1.00
            --tiny: 8 updates in under 40 s
@@ -46,12 +47,12 @@ def folder(path: str) -> Path:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=folder, default=Path("photographs"), help="default: sample photographs")
-    parser.add_argument("--checkpoint", type=Path, default=Path("multi_gpu.pt"), help="to write, and to go on from")
+    parser.add_argument("--checkpoint", type=Path, default=Path("multi_gpu.pt"), help="to write, and to resume from")
     parser.add_argument("--epochs", type=int, default=90)
-    parser.add_argument("--steps", type=int, default=math.inf, help="updates after which to stop, to go on later")
-    parser.add_argument("--batch-size", type=int, default=2048, help="images of one update, on all ranks together")
-    parser.add_argument("--per-pass", type=int, default=256, help="images of one pass through the model, on one rank")
-    parser.add_argument("--workers", type=int, default=4, help="processes a rank that read files")
+    parser.add_argument("--steps", type=int, default=math.inf, help="stop after so many updates; run again to resume")
+    parser.add_argument("--batch-size", type=int, default=2048, help="images an update, over all ranks")
+    parser.add_argument("--per-pass", type=int, default=256, help="images in one forward pass, on each rank")
+    parser.add_argument("--workers", type=int, default=4, help="processes that read files, for each rank")
     parser.add_argument("--tiny", action="store_true")
     if parser.parse_args().tiny:  # its defaults
         parser.set_defaults(data=Path("photographs-tiny"), checkpoint=Path("multi_gpu-tiny.pt"))
@@ -74,13 +75,13 @@ def begin() -> torch.device:
 
 
 def make_loaders(args: argparse.Namespace, size: int, device: torch.device) -> tuple[fl.PrefetchLoader, ...]:
-    """What this rank trains on, and what it evaluates of the images held out."""
+    """Return loaders of this rank's share of the training images and of the held-out images."""
     train, held_out = (fl.data.ImageFolder(args.data / split) for split in ("train", "val"))
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     last = T.Normalize(MEAN, STD, dtype=dtype, memory_format=torch.channels_last)
     augment = T.Compose([T.DecodeJpeg(), T.RandomResizedCrop(size), T.RandomHorizontalFlip(), last])
     center = T.Compose([T.DecodeJpeg(), T.Resize(size * 8 // 7), T.CenterCrop(size), last])
-    # A DistributedSampler would count some images twice, to give all ranks as many.
+    # A DistributedSampler would count some images twice, to give all ranks the same number.
     share = Subset(held_out, range(distributed.get_rank(), len(held_out), distributed.get_world_size()))
     options = {"num_workers": args.workers, "collate_fn": fl.collate, "pin_memory": device.type != "cpu"}
     mine = DataLoader(train, args.per_pass, sampler=DistributedSampler(train), **options)
@@ -106,7 +107,7 @@ def evaluate(model: nn.Module, loader: fl.PrefetchLoader, precision: str, device
 
 
 def save(path: Path, states: dict) -> None:
-    """Leave the old file or the new one, whenever the process is killed. Between updates all ranks have one state."""
+    """Replace the file at once, so that a kill leaves the old one or the new one. All ranks have the same state."""
     if distributed.get_rank() == 0:
         torch.save({name: each.state_dict() for name, each in states.items()}, path.with_suffix(".new"))
         os.replace(path.with_suffix(".new"), path)

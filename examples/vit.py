@@ -3,7 +3,7 @@
 Command:   python examples/vit.py --data imagenet    with train/ and val/ as ImageFolder has them
            python examples/vit.py                    4,096 sample photographs of ten classes, made in ./photographs
            python examples/vit.py --tiny             a small model and few images, for CPUs too
-           Stopped or killed, it goes on from its last checkpoint: give the same command again.
+           If it is stopped or killed, the same command resumes from the last checkpoint.
 Hardware:  one NVIDIA H200, 16 cores; for --tiny two cores
 Result:    the samples, --epochs 60 --every 240: 1,898 img/s, not compiled; held-out accuracy 1.00, of the average too
            --tiny: 18 updates in under 25 s, held-out loss 2.230 (by chance 2.303)
@@ -53,16 +53,16 @@ def folder(path: str) -> Path:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=folder, default=Path("photographs"), help="default: sample photographs")
-    parser.add_argument("--checkpoint", type=Path, default=Path("vit.pt"), help="to write, and to go on from")
-    parser.add_argument("--every", type=int, default=1000, help="updates from checkpoint and evaluation to the next")
-    parser.add_argument("--log", type=int, default=50, help="updates from one line of the log to the next")
+    parser.add_argument("--checkpoint", type=Path, default=Path("vit.pt"), help="to write, and to resume from")
+    parser.add_argument("--every", type=int, default=1000, help="updates between checkpoints with evaluation")
+    parser.add_argument("--log", type=int, default=50, help="updates between lines of the log")
     parser.add_argument("--epochs", type=int, default=300)
-    parser.add_argument("--steps", type=int, default=math.inf, help="updates after which to stop, to go on later")
-    parser.add_argument("--batch-size", type=int, default=256, help="of one pass through the model")
-    parser.add_argument("--accumulate", type=int, default=1, help="batches of one update; DeiT's had 1,024 images")
-    parser.add_argument("--lr", type=float, default=5e-4, help="of an update with 512 images; others have their share")
+    parser.add_argument("--steps", type=int, default=math.inf, help="stop after so many updates; run again to resume")
+    parser.add_argument("--batch-size", type=int, default=256, help="images in one forward pass")
+    parser.add_argument("--accumulate", type=int, default=1, help="batches an update; DeiT updates with 1,024 images")
+    parser.add_argument("--lr", type=float, default=5e-4, help="for 512 images an update; scaled linearly")
     parser.add_argument("--workers", type=int, default=4, help="processes that read files")
-    parser.add_argument("--compile", action="store_true", help="the model, by torch.compile")
+    parser.add_argument("--compile", action="store_true", help="compile the model with torch.compile")
     parser.add_argument("--tiny", action="store_true")
     if parser.parse_args().tiny:
         parser.set_defaults(data=Path("photographs-tiny"), checkpoint=Path("vit-tiny.pt"))
@@ -71,7 +71,7 @@ def parse() -> argparse.Namespace:
 
 
 def make_loaders(args: argparse.Namespace, size: int, device: torch.device) -> tuple[fl.PrefetchLoader, ...]:
-    """The photographs to train on, augmented, with soft labels, and those held out; normalised on the device."""
+    """Return loaders of the training images, augmented and with soft labels, and of the held-out images."""
     train, held_out = (fl.data.ImageFolder(args.data / split) for split in ("train", "val"))
     normalize = T.Normalize(MEAN, STD, dtype=torch.float32 if device.type == "cpu" else torch.bfloat16)
     augment = T.Compose(
@@ -87,7 +87,7 @@ def make_loaders(args: argparse.Namespace, size: int, device: torch.device) -> t
     )
     center = T.Compose([T.DecodeJpeg(), T.Resize(size * 8 // 7, "bicubic"), T.CenterCrop(size), normalize])
     options = {"num_workers": args.workers, "collate_fn": fl.collate, "pin_memory": device.type != "cpu"}
-    # Evaluations draw random numbers too, so the order of training has a generator of its own.
+    # Its own generator, as evaluation draws random numbers too: the order of training does not depend on those.
     order = {"shuffle": True, "drop_last": True, "generator": torch.Generator().manual_seed(0)}
     shuffled = DataLoader(train, args.batch_size, **order, **options, persistent_workers=args.workers > 0)
     in_order = DataLoader(held_out, args.batch_size, **options)
@@ -95,7 +95,7 @@ def make_loaders(args: argparse.Namespace, size: int, device: torch.device) -> t
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
-    """Biases, norms, the class token and the positions do not decay."""
+    """Return AdamW's groups: no weight decay for biases, norms, the class token and the position embedding."""
     groups: dict[bool, list[Tensor]] = {True: [], False: []}
     for name, parameter in model.named_parameters():
         groups[parameter.ndim > 1 and not name.endswith(("class_token", "pos_embedding"))].append(parameter)
@@ -103,7 +103,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 
 
 def warm_up_then_cosine(updates: int) -> Callable[[int], float]:
-    """The share of the learning rate: up for 5 epochs of 300, then down to a hundredth."""
+    """Return the schedule's factor: a warm-up of 5 epochs in 300, then a cosine down to 0.01."""
     warm_up = max(1, updates // 60)
 
     def share(update: int) -> float:
@@ -115,7 +115,7 @@ def warm_up_then_cosine(updates: int) -> Callable[[int], float]:
 
 
 class MeanLoss(Metric):
-    """The loss of all samples, each counting as much, on the device until it is read."""
+    """The mean loss over samples, on the device until it is read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,13 +145,13 @@ def make_step(args: argparse.Namespace, model: nn.Module, updates: int) -> fl.Tr
 
 
 def save(path: Path, states: dict[str, Any]) -> None:
-    """Leave the old file or the new one, whenever the process is killed."""
+    """Replace the file at once, so that a kill at any time leaves the old one or the new one."""
     torch.save({name: each.state_dict() for name, each in states.items()}, path.with_suffix(".new"))
     os.replace(path.with_suffix(".new"), path)
 
 
 def report(update: int, step: fl.TrainStep, held_out: Iterable, classes: int, console: Console) -> None:
-    """Evaluate the weights, and their average."""
+    """Evaluate the weights and their moving average."""
     metrics = {"loss": MeanLoss(), "accuracy": MulticlassAccuracy(classes, average="micro", validate_args=False)}
     results = {"weights": fl.evaluate(step.model, held_out, metrics, precision=step.precision)}
     with step.ema.applied():
