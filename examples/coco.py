@@ -1,4 +1,4 @@
-"""``CocoEvaluator``: what torchvision's detection models find, measured as COCO does it, by faster-coco-eval."""
+"""``CocoEvaluator``: COCO's average precision of torchvision's detection models, computed by faster-coco-eval."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torchvision.ops import box_convert
 
 __all__ = ["CocoEvaluator"]
 
-MASK_THRESHOLD = 0.5  # masks that are found are (N, 1, H, W), from 0 to 1; true ones (N, H, W), 0 or 1
-OKS_SIGMA = 0.05  # how far a keypoint may be off, as a part of its object's size; those of COCO's people: 0.03 to 0.11
+MASK_THRESHOLD = 0.5  # predicted masks are (N, 1, H, W), from 0 to 1; true ones (N, H, W), 0 or 1
+OKS_SIGMA = 0.05  # tolerance of a keypoint, as a part of its object's size; COCO has 0.03 to 0.11 for people
 
 
 class CocoEvaluator:
-    """COCO's average precision of what was found in the images of all ranks.
+    """COCO's average precision of the predictions for the images of all ranks.
 
     Args:
-        kinds: of what: "bbox", "segm", "keypoints".
-        classes: their names, of label 1, 2, …
-        keypoints: how many an object has.
+        kinds: what to evaluate, of "bbox", "segm" and "keypoints".
+        classes: the names of labels 1, 2, …
+        keypoints: the number of keypoints of an object.
     """
 
     def __init__(self, kinds: list[str], classes: list[str], keypoints: int) -> None:
@@ -30,25 +30,25 @@ class CocoEvaluator:
         self.classes = classes
         self.keypoints = keypoints
         self.images: list[dict[str, Any]] = []
-        self.true: list[dict[str, Any]] = []
-        self.found: list[dict[str, Any]] = []
+        self.targets: list[dict[str, Any]] = []
+        self.predictions: list[dict[str, Any]] = []
 
-    def update(self, found: list[dict], targets: list[dict]) -> None:
-        """Take what a model has found in images, and their targets with ``image_id``."""
-        for detected, true in zip(found, targets, strict=True):
-            height, width = true["boxes"].canvas_size
-            self.images.append({"id": true["image_id"], "height": height, "width": width})
-            self.true += records(true["image_id"], true)
-            self.found += records(true["image_id"], detected)
+    def update(self, predictions: list[dict], targets: list[dict]) -> None:
+        """Add a model's predictions for a batch, and the batch's targets, which have ``image_id``."""
+        for prediction, target in zip(predictions, targets, strict=True):
+            height, width = target["boxes"].canvas_size
+            self.images.append({"id": target["image_id"], "height": height, "width": width})
+            self.targets += records(target["image_id"], target)
+            self.predictions += records(target["image_id"], prediction)
 
     def compute(self) -> dict[str, float]:
-        """Return AP, the mean over IoU from 0.5 to 0.95, and AP50, of each kind, and of how many images."""
-        images, true, found = (gathered(each) for each in (self.images, self.true, self.found))
-        for number, record in enumerate(true, start=1):
+        """Return each kind's AP, the mean over IoU from 0.5 to 0.95, and AP50; and the number of images."""
+        images, targets, predictions = (gathered(each) for each in (self.images, self.targets, self.predictions))
+        for number, record in enumerate(targets, start=1):
             record |= {"id": number, "iscrowd": 0, "num_keypoints": self.keypoints}
         categories = [{"id": number, "name": name} for number, name in enumerate(self.classes, start=1)]
-        truth = COCO({"images": images, "annotations": true, "categories": categories})
-        detections = truth.loadRes(found)
+        truth = COCO({"images": images, "annotations": targets, "categories": categories})
+        detections = truth.loadRes(predictions)
         results: dict[str, float] = {"images": len(images)}
         for kind in self.kinds:
             evaluation = COCOeval_faster(truth, detections, kind, kpt_oks_sigmas=[OKS_SIGMA] * self.keypoints)
@@ -58,7 +58,7 @@ class CocoEvaluator:
 
 
 def records(image_id: int, objects: dict[str, Tensor]) -> list[dict[str, Any]]:
-    """Return an image's objects as COCO writes them: the true ones, or those that were found, which have scores."""
+    """Return an image's objects in COCO's format: the true ones, or the predicted ones, which have scores."""
     columns = {
         "bbox": box_convert(objects["boxes"], "xyxy", "xywh").tolist(),
         "category_id": objects["labels"].tolist(),

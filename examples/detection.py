@@ -1,17 +1,17 @@
-"""Faster, Mask and Keypoint R-CNN from random weights, by torchvision's engine: one file to copy and start from.
+"""Faster, Mask and Keypoint R-CNN of torchvision, trained from random weights; to copy with coco.py and pasted.py.
 
 Command:   python examples/detection.py --model mask_rcnn
            torchrun --nproc-per-node 4 examples/detection.py --model mask_rcnn
-           python examples/detection.py --model mask_rcnn --tiny             a few small images, for a CPU too
+           python examples/detection.py --model mask_rcnn --tiny             a few small images, also on a CPU
 Hardware:  one NVIDIA H200, 24 cores, in bf16
-Result:    COCO's average precision on held-out images, of boxes, and of masks or keypoints:
+Result:    COCO's average precision on held-out images, for boxes, and for masks or keypoints:
            mask_rcnn       0.62, 0.70, in 3 minutes
            faster_rcnn     0.48 (--epochs 3), in 2.5 minutes, with 8 cores and another program on the GPU
            keypoint_rcnn   0.54, 0.58 (--epochs 3), in 3 minutes, likewise
 
-Photographs of different sizes with objects pasted into them (pasted.py) are mirrored and scaled on the GPU, with their
-boxes, masks and keypoints. The learning rate warms up over the first epoch. After each epoch COCO's average precision
-is computed on photographs, and parts of objects, that were not trained on.
+The data are photographs of different sizes with objects pasted into them (pasted.py). Images, boxes, masks and
+keypoints are mirrored on the GPU. The learning rate warms up over the first epoch. Each epoch ends with COCO's average
+precision on photographs, and on parts of objects, that were not trained on.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 import fastload as fl
 from fastload import transforms as T  # noqa: N812  (as torchvision's users write it)
 
-# Each model, what it takes besides, and what COCO's evaluation calls that which it finds.
+# Each model's class, its further arguments, and COCO's names for its outputs.
 MODELS = {
     "faster_rcnn": (FasterRCNN, {}, ["bbox"]),
     "mask_rcnn": (MaskRCNN, {}, ["bbox", "segm"]),
@@ -76,22 +76,22 @@ def train_one_epoch(step: fl.TrainStep, loader: fl.PrefetchLoader, epoch: int, p
             if number % print_every == 0 or number == len(loader):
                 rate = step.optimizer.param_groups[0]["lr"]
                 say(f"epoch {epoch}, {number}/{len(loader)}: lr {rate:.2g}, {metrics.line()}")
-    except FloatingPointError as error:  # a loss was not finite, on this rank or another: the error has its terms
+    except FloatingPointError as error:  # a loss was not finite, on this rank or another; the error lists its terms
         raise SystemExit(f"training is stopped: {error}") from None
 
 
 @torch.inference_mode()
 def evaluate(detector: nn.Module, loader: fl.PrefetchLoader, kinds: list[str]) -> str:
-    """Return the average precision over all ranks' images, and the seconds that this took, in words."""
+    """Return a line with the average precision over all ranks' images, and the seconds that it took."""
     detector.eval()
     evaluator = CocoEvaluator(kinds, list(CLASSES), keypoints=len(KEYPOINTS))
     model_time = evaluator_time = 0.0
     for images, targets in loader:
         start = time_on(loader.device)
-        found = detector(images)
-        found_at = time_on(loader.device)
-        evaluator.update(found, with_visibility(targets))
-        model_time, evaluator_time = model_time + found_at - start, evaluator_time + time.perf_counter() - found_at
+        predictions = detector(images)
+        predicted = time_on(loader.device)
+        evaluator.update(predictions, with_visibility(targets))
+        model_time, evaluator_time = model_time + predicted - start, evaluator_time + time.perf_counter() - predicted
     start = time.perf_counter()
     results = evaluator.compute()
     evaluator_time += time.perf_counter() - start
@@ -100,7 +100,7 @@ def evaluate(detector: nn.Module, loader: fl.PrefetchLoader, kinds: list[str]) -
 
 
 class Smoothed:
-    """Metrics of the batches since the last line, on the device: only a line waits for it, and reduces over ranks."""
+    """Metrics since the last line, kept on the device; only ``line`` waits for the device and reduces over ranks."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -123,8 +123,8 @@ class Smoothed:
 
 
 def make_detector(options: argparse.Namespace) -> nn.Module:
-    model, others, _ = MODELS[options.model]
-    # Batch norm that learns: torchvision freezes that of pretrained weights, and frozen at random ones nothing would.
+    model, arguments, _ = MODELS[options.model]
+    # torchvision's default, frozen batch norm, is meant for pretrained weights; from random weights it does not train.
     backbone = resnet_fpn_backbone(
         backbone_name=options.backbone, weights=None, norm_layer=nn.BatchNorm2d, trainable_layers=5
     )
@@ -137,14 +137,14 @@ def make_detector(options: argparse.Namespace) -> nn.Module:
         box_batch_size_per_image=options.proposals,
         box_detections_per_img=10,
         **proposals,
-        **others,
+        **arguments,
     )
 
 
 def make_loaders(
     options: argparse.Namespace, device: torch.device, rank: int, ranks: int
 ) -> tuple[fl.PrefetchLoader, fl.PrefetchLoader]:
-    """Return those of the images to train on, each rank's share of them, and of the held-out ones."""
+    """Return the loaders of this rank's training and held-out images."""
     train = Pasted(options.images, "train", seed=options.seed)
     held_out = Pasted(options.held_out, "held_out", seed=options.seed)
     common = {
@@ -156,8 +156,8 @@ def make_loaders(
     train_loader = DataLoader(
         train, sampler=DistributedSampler(train, ranks, rank, seed=options.seed), drop_last=True, **common
     )
-    held_out_loader = DataLoader(held_out, sampler=range(rank, len(held_out), ranks), **common)  # none of them twice
-    to_floats = T.Normalize([0, 0, 0], [1, 1, 1])  # from 0 to 1: the models do the rest
+    held_out_loader = DataLoader(held_out, sampler=range(rank, len(held_out), ranks), **common)  # each image once
+    to_floats = T.Normalize([0, 0, 0], [1, 1, 1])  # from 0 to 1; the models normalise
     augment = T.Compose([T.RandomHorizontalFlip(), to_floats])
     return (
         fl.PrefetchLoader(train_loader, transform=augment, device=device, seed=options.seed),
@@ -171,13 +171,13 @@ def lists(samples: list[tuple[Tensor, dict]]) -> tuple[list[Tensor], list[dict]]
 
 
 def with_visibility(targets: list[dict]) -> list[dict]:
-    """Return targets whose keypoints are x, y and 1, for visible, which all of them are."""
+    """Return targets with keypoints of x, y and visibility, which is 1 for all of them."""
     return [target | {"keypoints": nn.functional.pad(target["keypoints"], (0, 1), value=1)} for target in targets]
 
 
 @contextmanager
 def processes() -> Iterator[tuple[torch.device, int, int]]:
-    """Yield this process's device, its rank, and how many ranks torchrun has started; without torchrun there is one."""
+    """Yield this process's device, its rank, and the number of ranks: those torchrun has started, else one."""
     accelerator = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     if "LOCAL_RANK" not in os.environ:
         yield accelerator, 0, 1
@@ -192,7 +192,7 @@ def processes() -> Iterator[tuple[torch.device, int, int]]:
 
 
 def time_on(device: torch.device) -> float:
-    """Return the time at which the device has done all work."""
+    """Wait until the device has done all work, and return the time."""
     if device.type != "cpu":
         torch.accelerator.synchronize()
     return time.perf_counter()
@@ -202,20 +202,20 @@ def parsed_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--model", choices=MODELS, default="faster_rcnn")
-    add("--backbone", default="resnet18", help="a ResNet of torchvision's")
-    add("--images", type=int, default=4000, help="to train on, an epoch")
-    add("--held-out", type=int, default=300, help="to evaluate on")
+    add("--backbone", default="resnet18", help="a ResNet of torchvision")
+    add("--images", type=int, default=4000, help="training images an epoch")
+    add("--held-out", type=int, default=300, help="images to evaluate on")
     add("--epochs", type=int, default=5)
     add("--batch-size", type=int, default=16, help="images a rank")
-    add("--size", type=int, default=256, help="pixels, to which the model brings the shorter side of an image")
-    add("--proposals", type=int, default=64, help="of which an image's losses are computed")
-    add("--lr", type=float, default=0.02, help="for 16 images an update, of all ranks together")
-    add("--max-norm", type=float, default=10.0, help="of the gradients")
+    add("--size", type=int, default=256, help="shorter side of an image in the model, in pixels")
+    add("--proposals", type=int, default=64, help="proposals that an image's losses are computed of")
+    add("--lr", type=float, default=0.02, help="learning rate, for updates of 16 images over all ranks")
+    add("--max-norm", type=float, default=10.0, help="norm to clip gradients to")
     add("--precision", choices=["auto", "fp32", "bf16", "fp16"], default="auto")
-    add("--workers", type=int, default=4, help="processes a rank that make images")
-    add("--print-every", type=int, default=50, help="batches")
+    add("--workers", type=int, default=4, help="worker processes a rank")
+    add("--print-every", type=int, default=50, help="batches between two lines of the log")
     add("--seed", type=int, default=0)
-    add("--tiny", action="store_true", help="a few small images, to see that all of it runs")
+    add("--tiny", action="store_true", help="a few small images, to see that everything runs")
     if parser.parse_known_args()[0].tiny:
         parser.set_defaults(**TINY)
     return parser.parse_args()

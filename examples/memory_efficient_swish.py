@@ -1,15 +1,15 @@
 """Three ways to write one activation: what each keeps for the backward pass, and what it costs in time.
 
-Swish, x * sigmoid(x), written as it reads, keeps x and sigmoid(x) until the backward pass. A torch.autograd.Function
-that keeps x alone computes sigmoid(x) once more there. F.silu does the same in one kernel each way. EfficientNet-B0
-has the activation 49 times, and its batch size is bounded by what activations keep.
+Swish is x * sigmoid(x). Written so, it keeps x and sigmoid(x) until the backward pass. A torch.autograd.Function can
+keep x only and compute sigmoid(x) again. F.silu does the same, with one kernel each for forward and backward.
+EfficientNet-B0 has the activation 49 times, and what activations keep limits its batch size.
 
     python examples/memory_efficient_swish.py           # batches of 128 and 512, 224 x 224
     python examples/memory_efficient_swish.py --tiny    # a minute on a CPU
 
-Measured on one NVIDIA H200, 16 cores, in bf16: the function that keeps x alone and F.silu lower the peak by 21 to 22%,
-at batch 128 (7.0 GiB) and 512 (27.5 GiB). The function costs 4% more time; F.silu takes 9% and 16% less. In fp32
-(--precision fp32) 21 to 22% of 13.7 and 54.3 GiB; 6% more time, and 22% less.
+Measured on one NVIDIA H200, 16 cores, in bf16: the function and F.silu lower the peak by 21 to 22%, at batch 128
+(7.0 GiB) and 512 (27.5 GiB). The function takes 4% more time; F.silu takes 9% and 16% less. In fp32
+(--precision fp32) both save 21 to 22% of 13.7 and 54.3 GiB; the function takes 6% more time, F.silu 22% less.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ SWISHES: dict[str, Callable[[], nn.Module]] = {"naive": NaiveSwish, "input alone
 
 
 def main(arguments: list[str] | None = None) -> dict[tuple[int, str], fl.StageMemory]:
-    """Print a table for each batch size; return the memory by batch size and way."""
-    parser = argparse.ArgumentParser(description="What an activation keeps, and what it costs.")
+    """Print a table for each batch size; return the memory by batch size and implementation."""
+    parser = argparse.ArgumentParser(description="The memory and time of three implementations of Swish.")
     parser.add_argument("--batch", type=int, nargs="+", default=[128, 512], help="default: 128 512")
-    parser.add_argument("--side", type=int, default=224, help="of the images, in pixels; default: 224")
+    parser.add_argument("--side", type=int, default=224, help="of an image, in pixels; default: 224")
     parser.add_argument("--precision", default="auto", help="auto, fp32, bf16 or fp16; default: auto")
-    parser.add_argument("--windows", type=int, default=9, help="timed windows of each way; default: 9")
+    parser.add_argument("--windows", type=int, default=9, help="timed windows of each implementation; default: 9")
     parser.add_argument("--steps", type=int, default=10, help="training steps a window; default: 10")
     parser.add_argument("--tiny", action="store_true", help="batches of 2 and 4 of 32 x 32, few steps")
     options = parser.parse_args(arguments)
@@ -105,7 +105,7 @@ def make_step(name: str, device: torch.device, precision: str) -> fl.TrainStep:
 
 
 def with_activation(model: nn.Module, make: Callable[[], nn.Module]) -> nn.Module:
-    """Put another activation in the place of each SiLU."""
+    """Replace each SiLU by another activation."""
     for name, child in model.named_children():
         if isinstance(child, nn.SiLU):
             setattr(model, name, make())
@@ -117,7 +117,7 @@ def with_activation(model: nn.Module, make: Callable[[], nn.Module]) -> nn.Modul
 def time_in_turns(
     steps: dict[str, fl.TrainStep], batch: tuple[Tensor, Tensor], windows: int, steps_a_window: int
 ) -> dict[str, list[float]]:
-    """Return the seconds a step, for each window; the ways take turns, so that all see the same clocks and heat."""
+    """Return the seconds a step of each window. Windows alternate, so that all run at the same clocks and heat."""
     times: dict[str, list[float]] = {name: [] for name in steps}
     for step in steps.values():  # the first steps choose kernels and make the optimizer's state
         run(step, batch, steps_a_window)
@@ -128,7 +128,7 @@ def time_in_turns(
 
 
 def run(step: fl.TrainStep, batch: tuple[Tensor, Tensor], number: int) -> float:
-    """Return the seconds a step of so many steps, the device idle at both ends."""
+    """Run ``number`` steps and return the seconds a step; the device is idle before and after."""
     synchronize()
     start = time.perf_counter()
     for _ in range(number):
@@ -143,7 +143,7 @@ def synchronize() -> None:
 
 
 def table(size: int, memory: dict[str, fl.StageMemory], times: dict[str, list[float]]) -> Table:
-    """Lay out the second step's memory, in MiB, and the median time, against those of the naive way."""
+    """Return a table of the second step's memory, in MiB, and the median time, compared with the naive Swish."""
     device = memory["naive"].device
     shown = Table(title=f"EfficientNet-B0, batch {size}, on {device}: MiB after each stage of a step")
     for heading in ("Swish", *memory["naive"].second, "peak", "saved", "ms a step", "times naive"):

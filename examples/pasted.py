@@ -1,4 +1,4 @@
-"""``Pasted``: photographs with cut-outs of others pasted on, whose boxes, masks and keypoints are known exactly.
+"""``Pasted``: photographs with pasted objects, whose boxes, masks and keypoints are known exactly.
 
 >>> image, target = Pasted(images=1000)[7]
 >>> image.dtype, sorted(target)
@@ -20,8 +20,8 @@ from torchvision.transforms.v2.functional import pil_to_tensor
 
 __all__ = ["CLASSES", "KEYPOINTS", "Pasted"]
 
-# Each class has a photograph of its own to be cut out of, and an outline, whose right half is given from the tip to the
-# foot, in halves of the object's length: x to the right, y downwards.
+# Each class has a photograph that its objects are cut from, and an outline. The outline's right half is given from tip
+# to foot, x to the right, y downwards, in units of half the object's length.
 ROUND = [(0.65 * np.cos(angle), 0.35 + 0.65 * np.sin(angle)) for angle in np.linspace(-0.4, np.pi / 2, 12)]
 CLASSES = {
     "arrow": ("coffee", [(0, -1), (0.7, -0.2), (0.3, -0.2), (0.3, 1), (0, 1)]),
@@ -29,36 +29,36 @@ CLASSES = {
     "heart": ("hubble_deep_field", [(0, -1), (0.8, 0.1), (0.95, 0.5), (0.8, 0.85), (0.45, 1), (0.15, 0.9), (0, 0.65)]),
     "kite": ("grass", [(0, -1), (0.65, -0.3), (0, 1)]),
 }
-# On the axis of symmetry: a mirrored object is one that was turned, so there is no left and right to change places.
+# On the axis of symmetry, so that mirroring has no left and right keypoint to swap.
 KEYPOINTS = {"tip": (0, -0.75), "middle": (0, -0.1), "foot": (0, 0.5)}
 
-# No photograph lies under the objects of both sets, and their objects are cut from other parts of one photograph.
+# The two splits share no background, and cut their objects from different parts of a photograph.
 BACKGROUNDS = {
     "train": ("astronaut", "brick", "cat", "coins", "gravel", "rocket"),
     "held_out": ("camera", "clock", "stereo_motorcycle"),
 }
-PARTS = {"train": (0, 2 / 3), "held_out": (2 / 3, 1)}  # of the width
+PARTS = {"train": (0, 2 / 3), "held_out": (2 / 3, 1)}  # start and end, in widths
 
-SIDES = 240, 400  # of an image, in pixels; those of objects are parts of its shorter side
-HALF_LENGTHS = 0.1, 0.2
+SIDES = 240, 400  # of an image, in pixels
+HALF_LENGTHS = 0.1, 0.2  # of an object, as parts of the image's shorter side
 MOST_OBJECTS = 5
 
 
 class Pasted(Dataset[tuple[Tensor, dict]]):
-    """Photographs of different sizes, each with 1 to 5 objects that do not overlap, turned in all directions.
+    """Photographs of different sizes, each with 1 to 5 objects that do not overlap, at any angle.
 
-    Item ``index`` depends on ``split``, ``seed`` and ``index`` alone. It is an image, uint8 (3, H, W), and a target:
+    Item ``index`` depends only on ``split``, ``seed`` and ``index``. It is an image, uint8 (3, H, W), and a target:
 
-    - ``boxes``, float32 (N, 4), XYXY, which hold the pixels of the masks, and no row or column more,
+    - ``boxes``, float32 (N, 4), XYXY, the tightest around the masks,
     - ``labels``, int64 (N,), from 1,
     - ``masks``, uint8 (N, H, W), 0 or 1,
-    - ``keypoints``, float32 (N, 3, 2), x and y, all visible; 0 is the middle of the first pixel,
+    - ``keypoints``, float32 (N, 3, 2), x and y, all visible; 0 is the centre of the first pixel,
     - ``image_id``, the index.
 
     Args:
-        images: how many.
+        images: the number of images.
         split: "train" or "held_out".
-        seed: of everything that is drawn.
+        seed: of all randomness.
     """
 
     def __init__(self, images: int, split: str = "train", *, seed: int = 0) -> None:
@@ -104,7 +104,7 @@ class Pasted(Dataset[tuple[Tensor, dict]]):
 
 @cache
 def photograph(name: str) -> Image.Image:
-    """One of those in scikit-image's wheel, in colours."""
+    """A photograph of scikit-image's wheel, in RGB."""
     pixels = getattr(data, name)()
     left_eye = pixels[0] if name == "stereo_motorcycle" else pixels
     return Image.fromarray(left_eye).convert("RGB")
@@ -115,7 +115,7 @@ def part_of(image: Image.Image, start: float, end: float) -> Image.Image:
 
 
 def crop(image: Image.Image, size: tuple[int, int], rng: np.random.Generator) -> Image.Image:
-    """Cut out a random part of an image, and resize it to ``size``, width and height, at most to half."""
+    """Cut out a random part of an image and resize it to ``size``, width and height, shrunk by at most two."""
     zoom = rng.uniform(0.6, 1) * min(image.width / size[0], image.height / size[1], 2)
     width, height = zoom * size[0], zoom * size[1]
     left, top = rng.uniform(0, image.width - width), rng.uniform(0, image.height - height)
@@ -123,7 +123,7 @@ def crop(image: Image.Image, size: tuple[int, int], rng: np.random.Generator) ->
 
 
 def placed(label: int, size: tuple[int, int], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Turn and scale an object's outline and keypoints, and put them somewhere within ``size``."""
+    """Rotate and scale an object's outline and keypoints, and place them at random within ``size``."""
     _, half = list(CLASSES.values())[label]
     outline = np.array([*half, *((-x, y) for x, y in reversed(half))])
     angle, length = rng.uniform(0, 2 * np.pi), rng.uniform(*HALF_LENGTHS) * min(size)
@@ -134,7 +134,7 @@ def placed(label: int, size: tuple[int, int], rng: np.random.Generator) -> tuple
 
 
 def drawn(outline: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Return the pixels of a polygon, uint8 (H, W), 1 inside and 0 outside."""
+    """Return a polygon's mask, uint8 (H, W): 1 inside, 0 outside."""
     mask = Image.new("L", size)
     ImageDraw.Draw(mask).polygon([tuple(corner) for corner in outline.tolist()], fill=1)
     return np.array(mask)
