@@ -67,6 +67,13 @@ def test_a_window_is_profiled_at_its_last_batch_which_has_the_gradients_of_the_o
     assert_bytes(two, [one[0] + WEIGHTS, one[1] + WEIGHTS, one[2] + WEIGHTS, one[3], one[4]])
 
 
+def test_the_peak_of_every_backward_pass_of_a_window_is_that_of_its_stage():
+    step = fl.TrainStep(model := Mlp(), sgd(model), nn.CrossEntropyLoss(), precision="fp32", accumulate=2)
+    memory = step.profile_memory(batch_of()).second
+    assert memory["backward"].peak > memory["backward"].allocated + ACTIVATION
+    assert memory["step"].peak <= memory["backward"].allocated + SCALARS  # the update allocates nothing
+
+
 @pytest.mark.gpu
 def test_on_a_gpu_the_allocator_counts_what_is_counted_by_tensors_elsewhere():
     counted = {}
