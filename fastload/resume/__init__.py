@@ -1,1 +1,1 @@
-"""The state of a ``PrefetchLoader``: where it is taken, and how a loader goes on from it."""
+"""``state_dict`` of a ``PrefetchLoader``: where in an epoch it was taken, and how a loader resumes there."""

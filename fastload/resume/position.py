@@ -1,4 +1,4 @@
-"""``Progress``: how far a pass has come for its consumer, which is behind what has been fetched."""
+"""``Progress``: the consumer's position in a pass, which is behind what the background thread has fetched."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ __all__ = ["Position", "Progress", "own_state"]
 
 @dataclass(frozen=True)
 class Position:
-    """How many batches of a pass there were, and of the samples: drawn by the sampler, and transformed, in this rank.
+    """A place between two batches of a pass.
 
-    ``loader`` is the wrapped loader's own state there, if it keeps one.
+    ``batches`` counts the batches before it, ``drawn`` the samples that the sampler drew for them, ``samples`` the
+    samples transformed, all on this rank. ``loader`` is the wrapped loader's own state there, None if it has none.
     """
 
     batches: int = 0
@@ -27,15 +28,18 @@ class Position:
 
 
 class Progress:
-    """How far one pass has come: ``yielded`` is the consumer's position, behind what the background thread has fetched.
+    """Counts what one pass fetches, and holds in ``yielded`` the position after the last batch that was yielded.
 
     >>> progress = Progress(["a", "b"], epoch=0, start={})
     >>> [progress.fetched().batches for _ in range(2)], progress.yielded.batches
     ([1, 2], 0)
+
+    ``start`` is :meth:`SamplerState.start` from before the pass; ``first`` is the position at which a resumed pass
+    begins. Make one after ``iter(loader)``, when the loader's own state is that of the pass. The pass sets ``yielded``
+    with each batch, and ``ended`` after the last one.
     """
 
     def __init__(self, loader: Any, epoch: int, start: Mapping[str, Any], first: Position | None = None) -> None:
-        """Begin at ``first``; to be made after ``iter(loader)``. ``start`` is what the order was drawn from."""
         self.epoch = epoch
         self.start = start
         self.ended = False
@@ -44,9 +48,9 @@ class Progress:
         self._fetched = self.yielded = replace(first or Position(), loader=own_state(loader))
 
     def fetched(self) -> Position:
-        """One more batch was: where the consumer is once it has that, but for the samples transformed by then.
+        """Count a fetched batch, and return the position after it; ``samples`` is left to the transform.
 
-        To be called before the next is fetched, after which the loader's own state is another.
+        Call it before the next batch is fetched, which changes the loader's own state.
         """
         last = self._fetched
         self._fetched = Position(
@@ -56,10 +60,11 @@ class Progress:
 
 
 def own_state(loader: Any) -> Any:
-    """The state of a loader that keeps one, else None; a copy, as what it is made of may change with the next batch."""
+    """Return a deep copy of the loader's own state, which its next batch may change; None if it keeps none."""
+    # Not isinstance: a wrapper may forward these methods by __getattr__, which a Protocol does not see.
     if not all(callable(getattr(loader, name, None)) for name in ("state_dict", "load_state_dict")):
         return None
-    # Accelerate's loaders have the methods always, and what these need only if they were asked to be stateful.
+    # Accelerate's loaders always have both methods; they raise unless the loader was made stateful.
     with contextlib.suppress(AttributeError, NotImplementedError):
         return copy.deepcopy(loader.state_dict())
     return None
