@@ -1,4 +1,4 @@
-"""The command line: one thin command per job, which imports what it needs when it is run."""
+"""The command line: one thin command per job; each imports what it needs when it runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ USER_ERROR, INTERRUPTED = 2, 130
 
 
 class _Commands(TyperGroup):
-    """Ctrl-C ends any command with one line and the exit code that shells use for it."""
+    """Commands that end at Ctrl-C with one line and exit code 130, as shells have it."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -36,7 +36,7 @@ app = typer.Typer(
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Around the part of a command whose errors are all the user's to mend: one line and exit code 2."""
+    """Print an error that the user can correct as one line, and exit with code 2."""
     try:
         yield
     except (ImportError, OSError, ValueError) as error:
@@ -72,7 +72,7 @@ def demo(
     ] = None,
     images: Annotated[
         int | None,
-        typer.Option(min=1, help="To make, or at most to use of --data; default: 1,000 on a CPU, else 4,096."),
+        typer.Option(min=1, help="How many to make, or at most to use of --data; default: 1,000 on a CPU, else 4,096."),
     ] = None,
     batch_size: Annotated[int | None, typer.Option(min=2, help="Default: 32 on a CPU, else 128.")] = None,
     workers: Annotated[int | None, typer.Option(min=0, help="Worker processes; default: cores less one.")] = None,
@@ -98,7 +98,7 @@ def demo(
 def sample_data(
     folder: Annotated[Path, typer.Argument(help="A folder that is empty or does not exist yet.")],
     images: Annotated[int, typer.Option(help="How many files, training and held-out.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Of the places and sizes of the crops.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the random crops that are written.")] = 0,
 ) -> None:
     """Write JPEG photographs to train on, in an ImageFolder layout."""
     from fastload import data  # noqa: PLC0415
@@ -122,7 +122,7 @@ def bench(
     runs: Annotated[int | None, typer.Option(min=1, help="How often to measure each subject.")] = None,
     out: Annotated[Path, typer.Option(help="The folder of the result file.")] = Path("benchmarks/results"),
 ) -> None:
-    """Measure fastload, its peers and the limit, by turns, and write a result file."""
+    """Measure fastload, its peers and the hardware limit in turns, and write a result file."""
     from fastload import bench as benchmark  # noqa: PLC0415
 
     with one_line_errors():

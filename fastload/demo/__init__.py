@@ -6,18 +6,20 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fastload.demo.loops import Result, train_plainly, train_with_fastload, warm_up
+from fastload.demo.loops import LoopResult, train_plainly, train_with_fastload, warm_up
 from fastload.demo.settings import Settings, prepare
 from fastload.streams import STREAMLESS
 
-__all__ = ["Result", "Settings", "prepare", "run"]
+__all__ = ["LoopResult", "Settings", "prepare", "run"]
 
-# Above this share of the time spent waiting, it is the input that bounds training.
+# If more than this part of the time is spent waiting, the input bounds training.
 INPUT_BOUND = 0.1
 
+WHOLE = 10  # from here on a rate is shown as a whole number
 
-def run(settings: Settings, console: Console) -> tuple[Result, Result]:
-    """Train by the plain loop, then through fastload; show progress, a table, and what it can tell."""
+
+def run(settings: Settings, console: Console) -> tuple[LoopResult, LoopResult]:
+    """Train by the plain loop, then through fastload; show progress, a table, and one sentence on what it shows."""
     console.print(_headline(settings))
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console) as progress:
@@ -31,14 +33,15 @@ def run(settings: Settings, console: Console) -> tuple[Result, Result]:
 
 
 def _headline(settings: Settings) -> str:
+    epochs = f"{settings.epochs} epoch{'s' * (settings.epochs > 1)}"
     return (
-        f"{settings.model} on {settings.device} in {settings.precision}, {settings.epochs} epochs of "
+        f"{settings.model} on {settings.device} in {settings.precision}, {epochs} of "
         f"{len(settings.train)} photographs at {settings.size}x{settings.size}, {len(settings.classes)} classes, "
         f"batches of {settings.batch_size}, worker processes: {settings.workers}; held out: {len(settings.held_out)}"
     )
 
 
-def _table(settings: Settings, plain: Result, fast: Result) -> Table:
+def _table(settings: Settings, plain: LoopResult, fast: LoopResult) -> Table:
     memory = "peak memory, process" if settings.device.type in STREAMLESS else "peak memory, device"
     table = Table()
     for heading in ("", "images/s", "waiting for input", memory, "loss", "held-out accuracy"):
@@ -46,7 +49,7 @@ def _table(settings: Settings, plain: Result, fast: Result) -> Table:
     for name, result in (("plain loop", plain), ("fastload", fast)):
         table.add_row(
             name,
-            f"{result.images_per_second:,.0f}",
+            _rate(result.images_per_second),
             f"{result.waiting:.1%}",
             "unknown" if result.peak_bytes is None else f"{result.peak_bytes / 2**30:.2f} GiB",
             f"{result.loss:.3f}",
@@ -55,8 +58,13 @@ def _table(settings: Settings, plain: Result, fast: Result) -> Table:
     return table
 
 
-def _verdict(settings: Settings, plain: Result, fast: Result) -> str:
-    """Say in one sentence what this machine can show, and what it cannot."""
+def _rate(number: float) -> str:
+    """Show a slow model's rate too: two digits of it where a whole number would say 0."""
+    return f"{number:,.0f}" if number >= WHOLE else f"{number:.2g}"
+
+
+def _verdict(settings: Settings, plain: LoopResult, fast: LoopResult) -> str:
+    """Return one sentence on what bounds training on this machine."""
     if settings.device.type == "cpu":
         return (
             "On a CPU there is no transfer to hide, and workers and model share its cores: "
@@ -64,10 +72,10 @@ def _verdict(settings: Settings, plain: Result, fast: Result) -> str:
         )
     if fast.waiting > INPUT_BOUND:
         return (
-            f"The workers' JPEG decoding bounds training here: the device waits {fast.waiting:.0%} of the time even "
-            f"through fastload, {plain.waiting:.0%} in the plain loop, and hiding the copy cannot change that."
+            f"JPEG decoding in the workers bounds training here: the device waits {fast.waiting:.0%} of the time even "
+            f"through fastload, {plain.waiting:.0%} in the plain loop. Hiding the copy cannot change that."
         )
     return (
         f"The model bounds training here: the device waits {fast.waiting:.1%} of the time through fastload, "
-        f"{plain.waiting:.1%} in the plain loop, and no loader could win more than that."
+        f"{plain.waiting:.1%} in the plain loop. No loader could win more than that."
     )

@@ -1,4 +1,4 @@
-"""The two loops that the demo compares, on the same batches from the same seed."""
+"""The two training loops that the demo compares; both train on the same batches from the same seed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fastload.loader import PrefetchLoader
 from fastload.streams import STREAMLESS
 from fastload.training.step import TrainStep
 
-__all__ = ["Result", "train_plainly", "train_with_fastload", "warm_up"]
+__all__ = ["LoopResult", "train_plainly", "train_with_fastload", "warm_up"]
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 LEARNING_RATE = 1e-3
@@ -35,8 +35,12 @@ Step = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Result:
-    """What one loop came to; shares are from 0 to 1, and the loss is the mean of the last epoch's."""
+class LoopResult:
+    """What was measured of one loop.
+
+    ``waiting`` is the part of the time in which the device had no batch, from 0 to 1; ``loss`` the mean over the last
+    epoch; ``accuracy`` that of held-out images, from 0 to 1; ``peak_bytes`` None where it cannot be measured.
+    """
 
     images_per_second: float
     waiting: float
@@ -45,7 +49,8 @@ class Result:
     accuracy: float
 
 
-def train_plainly(settings: Settings, advance: Callable[[], None]) -> Result:
+def train_plainly(settings: Settings, advance: Callable[[], None]) -> LoopResult:
+    """Train by a handwritten loop over a ``DataLoader`` that normalises on the CPU; ``advance`` is called each step."""
     model, optimizer, scheduler = _start(settings)
     device, dtype = settings.device, {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.precision)
     scaler = torch.amp.GradScaler(device.type, enabled=dtype is torch.float16)
@@ -65,7 +70,8 @@ def train_plainly(settings: Settings, advance: Callable[[], None]) -> Result:
     return _measure(settings, model, step, train=train, held_out=held_out, advance=advance)
 
 
-def train_with_fastload(settings: Settings, advance: Callable[[], None]) -> Result:
+def train_with_fastload(settings: Settings, advance: Callable[[], None]) -> LoopResult:
+    """Train by ``TrainStep`` through ``PrefetchLoader``; ``advance`` is called each step."""
     model, optimizer, scheduler = _start(settings)
     step = TrainStep(model, optimizer, cross_entropy, precision=settings.precision, scheduler=scheduler)
     train, held_out = (PrefetchLoader(part, MEAN, STD, device=settings.device) for part in loaders(settings))
@@ -77,7 +83,7 @@ def train_with_fastload(settings: Settings, advance: Callable[[], None]) -> Resu
 
 @dataclass
 class PlainLoader:
-    """What a training script writes out: each batch copied to the device when its turn has come."""
+    """Copies each batch to the device when it is asked for, as a handwritten training loop does."""
 
     loader: DataLoader[tuple[Tensor, int]]
     device: torch.device
@@ -95,7 +101,7 @@ def _measure(
     train: Batches,
     held_out: Batches,
     advance: Callable[[], None],
-) -> Result:
+) -> LoopResult:
     _reset_peak_memory(settings.device)
     clock = StallClock(settings.device)
     batches = chain.from_iterable(train for _ in range(settings.epochs))
@@ -108,7 +114,7 @@ def _measure(
         losses.append(step(*batch))
         advance()
     images = len(losses) * settings.batch_size
-    return Result(
+    return LoopResult(
         images_per_second=images / clock.seconds(),
         waiting=clock.share(),
         peak_bytes=_peak_memory(settings.device),
@@ -132,9 +138,9 @@ def _start(settings: Settings) -> tuple[nn.Module, torch.optim.Optimizer, LRSche
 
 
 def warm_up(settings: Settings) -> None:
-    """Load the device's libraries before the first loop, or it alone would pay for them."""
+    """Take one step, so that the device's libraries are loaded before the first loop is timed."""
     if settings.device.type == "cpu":
-        # Threads of the model that share a core with a worker wait for each other, up to ten times as long.
+        # Leave the workers cores of their own: an operator waits for the slowest of its threads.
         torch.set_num_threads(max(1, cores() - settings.workers))
     model, optimizer, _ = _start(settings)
     images = torch.zeros(settings.batch_size, 3, settings.size, settings.size, device=settings.device)
@@ -147,11 +153,11 @@ def _reset_peak_memory(device: torch.device) -> None:
     if device.type not in STREAMLESS:
         torch.accelerator.reset_peak_memory_stats(device)
     elif PROCESS_PEAK.exists():
-        PROCESS_PEAK.write_text("5")  # the kernel's code for "start the peak afresh"
+        PROCESS_PEAK.write_text("5")  # Linux's code for "reset the peak"
 
 
 def _peak_memory(device: torch.device) -> int | None:
-    """Bytes since the reset: of the device's tensors, or of this process where they lie in its memory."""
+    """The most bytes since the reset: of tensors on the device, or of this process if tensors lie in its memory."""
     if device.type not in STREAMLESS:
         return torch.accelerator.max_memory_allocated(device)
     if not PROCESS_PEAK.exists():

@@ -1,4 +1,4 @@
-"""The photographs as both loops read them: same files, same order, same random crops."""
+"""``loaders``: the photographs that both loops train on, with the same files, order and random crops."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Photographs", "loaders"]
 
 @dataclass
 class Photographs(Dataset[tuple[Tensor, int]]):
-    """Image files and their labels, as ``transform`` makes them of the decoded photograph."""
+    """Image files, decoded and passed through ``transform``, and their labels."""
 
     samples: list[Sample]
     transform: v2.Transform
@@ -36,7 +36,7 @@ Loader = DataLoader[tuple[Tensor, int]]
 
 
 def loaders(settings: Settings, *last: v2.Transform) -> tuple[Loader, Loader]:
-    """Return loaders of the training and the held-out images, uint8 unless ``last`` makes something else of them."""
+    """Return loaders of the training and the held-out images: uint8, or what the transforms ``last`` make of them."""
     augment = v2.RandomResizedCrop(settings.size), v2.RandomHorizontalFlip()
     center = v2.Resize(settings.size * 8 // 7), v2.CenterCrop(settings.size)
     train = Photographs(settings.train, v2.Compose([*augment, v2.PILToTensor(), *last]))

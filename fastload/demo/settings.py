@@ -1,4 +1,4 @@
-"""What the demo trains, on what, for how long: found and checked before the first step."""
+"""``prepare``: the demo's settings, filled in and checked before the first step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Sample = tuple[str, int]
 
 @dataclass(frozen=True)
 class Settings:
-    """What is trained, on what, for how long."""
+    """The model, its data, and how long it trains. ``size`` is the side of the images, in pixels."""
 
     device: torch.device
     precision: str
@@ -43,26 +43,29 @@ class Settings:
 
     @property
     def steps(self) -> int:
+        """Training steps of all epochs; the last batch of an epoch is dropped if it is not full."""
         return self.epochs * (len(self.train) // self.batch_size)
 
 
 @dataclass(frozen=True)
-class Scale:
+class Defaults:
+    """Settings that depend on the device, unless the user gives them."""
+
     images: int
     epochs: int
     batch_size: int
     size: int
 
 
-# On two cores both loops together take about a minute.
-ON_CPU = Scale(images=1000, epochs=3, batch_size=32, size=64)
-ON_ACCELERATOR = Scale(images=4096, epochs=5, batch_size=128, size=224)
+# About a minute on two cores, for both loops.
+ON_CPU = Defaults(images=1000, epochs=3, batch_size=32, size=64)
+ON_ACCELERATOR = Defaults(images=4096, epochs=5, batch_size=128, size=224)
 MOST_WORKERS = 16
-# One class teaches nothing, and batch normalisation cannot train on one image.
+# Classes, and images to train on: one class teaches nothing, and batch normalisation cannot train on one image.
 FEWEST = 2
-# These take images of 224x224 only.
+# Models that take images of 224x224 only.
 FIXED_SIZE = ("vit_", "maxvit_")
-# These return auxiliary outputs beside the prediction, which a plain cross-entropy cannot take.
+# Models that return auxiliary outputs with the prediction, which cross-entropy cannot take.
 AUXILIARY = ("googlenet", "inception_v3")
 
 
@@ -76,17 +79,17 @@ def prepare(
     batch_size: int | None = None,
     workers: int | None = None,
 ) -> Settings:
-    """Check what the user asked for, find or make the photographs, and fill in what fits the device.
+    """Check the arguments, find or make the photographs, and fill in what is None with the device's defaults.
 
     Raises:
         ValueError: an unknown device or model; an image that cannot be read; too few classes or images.
-        OSError: ``data`` is missing, is no folder, or has no images in class folders.
-        ModuleNotFoundError: the sample data is to be made, and scikit-image is not installed.
+        OSError: ``data`` does not exist, is not a folder, or has no images in class folders.
+        ModuleNotFoundError: sample data must be made, and scikit-image is not installed.
     """
     where = _find_device(device)
     _check_model(model)
-    scale = ON_CPU if where.type == "cpu" else ON_ACCELERATOR
-    images = images or scale.images
+    defaults = ON_CPU if where.type == "cpu" else ON_ACCELERATOR
+    images = images or defaults.images
     train, held_out, classes = _split(data or _cached_sample_data(images), images)
     if data:
         _check_images(train + held_out)
@@ -94,9 +97,9 @@ def prepare(
         device=where,
         precision=resolve_precision("auto", where),
         model=model,
-        size=ON_ACCELERATOR.size if model.startswith(FIXED_SIZE) else scale.size,
-        epochs=epochs or scale.epochs,
-        batch_size=min(batch_size or scale.batch_size, len(train)),
+        size=ON_ACCELERATOR.size if model.startswith(FIXED_SIZE) else defaults.size,
+        epochs=epochs or defaults.epochs,
+        batch_size=min(batch_size or defaults.batch_size, len(train)),
         workers=max(1, min(cores() - 1, MOST_WORKERS)) if workers is None else workers,
         classes=classes,
         train=train,
@@ -111,7 +114,7 @@ def _find_device(name: str | None) -> torch.device:
         numbered = [f"{accelerator.type}:{index}" for index in range(torch.accelerator.device_count())]
         allowed = [accelerator.type, *numbered, "cpu"]
     if name is not None and name not in allowed:
-        raise ValueError(f"no device {name!r} on this machine: choose one of {', '.join(allowed)}")
+        raise ValueError(f"device must be one of {', '.join(allowed)} on this machine; got {name!r}")
     return torch.device(name or allowed[0])
 
 
@@ -120,8 +123,8 @@ def _check_model(name: str) -> None:
     if name not in allowed:
         close = difflib.get_close_matches(name, allowed) or ["resnet18", "mobilenet_v3_small", "vit_b_16"]
         raise ValueError(
-            f"no torchvision classification model {name!r} that this demo can train: try {', '.join(close)} or another "
-            "of torchvision.models.list_models()"
+            f"model must be a torchvision classification model without auxiliary outputs; got {name!r}: try "
+            f"{', '.join(close)} or another of torchvision.models.list_models()"
         )
 
 
@@ -132,7 +135,7 @@ def _cached_sample_data(images: int) -> Path:
 
 
 def _split(root: Path, images: int) -> tuple[list[Sample], list[Sample], list[str]]:
-    """Training samples, held-out samples and class names; at most ``images`` of them, the same ones each time."""
+    """Return training samples, held-out samples, at most ``images`` in all, always the same, and class names."""
     if not root.is_dir():
         raise FileNotFoundError(f"no folder {root}: name one that has train/ and val/, or one folder of images a class")
     if (root / "train").is_dir() and (root / "val").is_dir():

@@ -1,4 +1,4 @@
-"""``StallClock``: the share of training in which the model had no work, for want of the next batch."""
+"""``StallClock``: the part of training time in which the device waits for the next batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["StallClock"]
 
 
 class StallClock:
-    """Time the wait for each batch, on the device's own stream.
+    """Measures the wait for each batch, on the device's current stream.
 
     >>> clock, batches = StallClock(torch.device("cpu")), iter([1, 2, 3])
     >>> while True:
@@ -24,9 +24,9 @@ class StallClock:
     >>> 0 <= clock.share() <= 1
     True
 
-    On a GPU a wait lasts from the end of the work queued before it until the batch is ready on the stream;
-    where there are no streams, it is the time that the thread waited. Placing the marks never waits for the
-    device. What comes before the arrival of the first batch, workers starting up, is left out.
+    On a GPU a wait lasts from the end of the work queued before it until the batch is ready on the stream. On a device
+    without streams it is the time for which the thread waited. Measuring never makes the host wait for the device. The
+    time before the first batch arrives, in which workers start, is left out.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -35,18 +35,18 @@ class StallClock:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Enter this around whatever gets the next batch, the last attempt, which finds none, included."""
+        """A context for the call that gets the next batch; also for the last call, which finds none."""
         start = Timestamp(self._device)
         yield
         self._waits.append((start, Timestamp(self._device)))
 
     def seconds(self) -> float:
-        """Return the time from the first batch's arrival to the end of the last wait, once the device is there."""
+        """Return the seconds from the first batch's arrival to the end of the last wait; waits for the device."""
         if not self._waits:
             return 0.0
         return self._waits[0][1].seconds_to(self._waits[-1][1])
 
     def share(self) -> float:
-        """Return the part of :meth:`seconds` spent waiting, from 0 to 1."""
+        """Return the part of :meth:`seconds` spent waiting, from 0 to 1; waits for the device."""
         total = self.seconds()
         return sum(start.seconds_to(end) for start, end in self._waits[1:]) / total if total else 0.0

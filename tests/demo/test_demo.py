@@ -55,11 +55,19 @@ def test_the_table_tells_of_both_loops(photographs):
         assert heading in screen
     for name, result in (("plain loop", plain), ("fastload", fast)):
         row = next(line for line in screen.splitlines() if line.startswith(f"│ {name}"))
-        assert f"{result.images_per_second:,.0f}" in row
+        assert demo._rate(result.images_per_second) in row
         assert f"{result.loss:.3f}" in row
         assert f"{result.accuracy:.1%}" in row
         assert 0 <= result.waiting <= 1
     assert "no transfer to hide" in screen
+    assert "1 epoch of 32 photographs" in screen
+
+
+@pytest.mark.parametrize(
+    ("rate", "shown"), [(0.042, "0.042"), (0.4, "0.4"), (9.94, "9.9"), (9.96, "10"), (10.4, "10"), (5060.2, "5,060")]
+)
+def test_a_slow_rate_is_not_shown_as_zero(rate, shown):
+    assert demo._rate(rate) == shown
 
 
 def test_without_workers_it_trains_too(photographs):
