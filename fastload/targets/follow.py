@@ -11,7 +11,7 @@ from torchvision import tv_tensors
 from fastload.structure.tree import Path, Tree
 from fastload.targets.boxes import Targets, matrices_of
 from fastload.targets.masks import resample_masks, warp_masks
-from fastload.transforms.lazy import Movement
+from fastload.transforms.geometry import Movement
 
 __all__ = ["follow"]
 

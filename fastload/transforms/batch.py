@@ -12,7 +12,8 @@ from torchvision import tv_tensors
 from fastload.data.encoded import EncodedImages
 from fastload.structure.images import is_single
 from fastload.structure.ragged import Ragged
-from fastload.transforms.lazy import LazyImages, Movement, Pixels
+from fastload.transforms.geometry import Movement, Pixels
+from fastload.transforms.lazy import LazyImages
 
 __all__ = ["Batch", "Images"]
 

@@ -1,41 +1,43 @@
-"""What a composition of transforms will do, told without doing it."""
+"""What ``print(transform)`` shows: the passes over memory that a composition needs, found by a dry run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import torch
 
 from fastload.kernels.spec import Epilogue
 from fastload.structure.ragged import Ragged
+from fastload.transforms.geometry import HEIGHT, WIDTH, Geometry, Pixels, sizes_of
 from fastload.transforms.key import Key
-from fastload.transforms.lazy import HEIGHT, WIDTH, Geometry, LazyImages, Pixels, sizes_of
+from fastload.transforms.lazy import LazyImages
 from fastload.transforms.transform import Transform
 
 __all__ = ["described"]
 
-IMAGES, HEIGHT_OF_EACH, WIDTH_OF_EACH, CHANNELS = 256, 375, 500, 3
-BYTES_PER_SECOND = 4.26e12  # read and written by a device copy on an NVIDIA H200
+IMAGES, HEIGHT_OF_EACH, WIDTH_OF_EACH, CHANNELS = 256, 375, 500, 3  # of the example that the dry run takes
 
 
 @dataclass
 class PassCost:
-    """One pass over memory: which transforms share it, and the bytes that it must read and write."""
+    """One pass over memory, or several of the same transforms: their names, and the bytes read and written."""
 
     names: Sequence[str]
     read: float
     written: float
+    count: int = 1
 
     def __str__(self) -> str:
-        microseconds = 1e6 * (self.read + self.written) / BYTES_PER_SECOND
-        moved = f"reads {self.read / 1e6:.0f} MB, writes {self.written / 1e6:.0f} MB, {microseconds:.0f} µs at least"
-        return f"{' + '.join(self.names) or 'store'}: {moved}"
+        passes = f" ({self.count} passes)" if self.count > 1 else ""
+        moved = f"reads {self.read / 1e6:.0f} MB, writes {self.written / 1e6:.0f} MB"
+        return f"{' + '.join(self.names) or 'store'}{passes}: {moved}"
 
 
 class Trace(LazyImages):
-    """Work that is noted down instead of done."""
+    """A dry run: passes are noted instead of done."""
 
     def __init__(self, images: Pixels, store: torch.dtype) -> None:
         super().__init__(images, store=store)
@@ -90,7 +92,7 @@ class Trace(LazyImages):
 
 
 def described(steps: Sequence[Any], store: torch.dtype) -> str:
-    """The passes of a composition's ``steps``, for a batch of 256 images of 500x375 pixels."""
+    """The passes of a composition's ``steps``, with the bytes that an example batch needs, on any device."""
     images: Pixels = _nowhere(torch.tensor([[HEIGHT_OF_EACH, WIDTH_OF_EACH]] * IMAGES), torch.uint8)
     lines: list[str] = []
     trace = Trace(images, store)
@@ -102,17 +104,23 @@ def described(steps: Sequence[Any], store: torch.dtype) -> str:
         lines.append(f"{type(step).__name__}: files to pixels" if isinstance(step, Transform) else f"{step!r}: yours")
         trace = Trace(trace.images, store)
     lines += _lines(trace)
-    header = f"{IMAGES} images of {WIDTH_OF_EACH}x{HEIGHT_OF_EACH}, at {BYTES_PER_SECOND / 1e12} TB/s"
+    header = f"For example {IMAGES} images of {WIDTH_OF_EACH}x{HEIGHT_OF_EACH}:"
     return "\n".join([header, *(f"  {number}. {line}" for number, line in enumerate(lines, 1))])
 
 
 def _lines(trace: Trace) -> list[str]:
     trace.result()
-    return [str(each) for each in trace.passes]
+    merged: list[PassCost] = []
+    for names, passes in groupby(
+        trace.passes, key=lambda each: each.names
+    ):  # a recipe runs one operation after another
+        same = list(passes)
+        merged.append(PassCost(names, sum(each.read for each in same), sum(each.written for each in same), len(same)))
+    return [str(each) for each in merged]
 
 
 def _nowhere(sizes: torch.Tensor, dtype: torch.dtype) -> Ragged:
-    """Images that have sizes and no pixels."""
+    """Images with sizes and without pixels."""
     table = torch.zeros(len(sizes), 6, dtype=torch.int64)
     table[:, 1:3] = sizes
     return Ragged(torch.empty(0, dtype=dtype, device="meta"), table, CHANNELS)

@@ -1,4 +1,4 @@
-"""Work that transforms have asked for and that is not done yet, so that one pass over memory can do much of it."""
+"""``LazyImages``: images and the work recorded on them, done in as few passes over memory as possible."""
 
 from __future__ import annotations
 
@@ -12,56 +12,27 @@ import torch
 from fastload import kernels
 from fastload.kernels.spec import ColourProgram, Epilogue, Erase, Mix, Op
 from fastload.structure.ragged import Ragged
+from fastload.transforms.geometry import (
+    FLIP_X,
+    FLIP_Y,
+    OFFSET_X,
+    OFFSET_Y,
+    VIRTUAL_WIDTH,
+    WIDTH,
+    Geometry,
+    Movement,
+    Pixels,
+    Size,
+    rows_of,
+    sizes_of,
+    unflipped,
+    whole,
+    windows_of,
+)
 
-__all__ = ["LazyImages", "Movement", "Pixels"]
-
-Pixels = torch.Tensor | Ragged
-Size = tuple[int, int] | torch.Tensor
+__all__ = ["HALVES", "LazyImages"]
 
 HALVES = (torch.float16, torch.bfloat16)
-TOP, LEFT, HEIGHT, WIDTH, VIRTUAL_HEIGHT, VIRTUAL_WIDTH, OFFSET_Y, OFFSET_X, FLIP_Y, FLIP_X = range(10)
-
-
-@dataclass
-class Geometry:
-    """Where each output pixel of the next pass comes from: windows as ``kernels.resample`` takes them, and the size.
-
-    Windows are made in NumPy, as boxes are drawn in it: ``transforms/boxes.py`` says why.
-    """
-
-    windows: np.ndarray
-    size: Size
-    interpolation: str = "nearest"
-    fill: float = 0.0
-    resized: bool = False
-    moved: bool = False  # anything but mirrored
-
-    @classmethod
-    def identity(cls, images: Pixels) -> Geometry:
-        """Every pixel from where it is."""
-        sizes = sizes_of(images)
-        return cls(
-            _windows(_whole(sizes), sizes),
-            sizes if isinstance(images, Ragged) else (images.shape[-2], images.shape[-1]),
-        )
-
-    @property
-    def mirrors(self) -> np.ndarray:
-        """Whether each image is mirrored along y and x, bool (N, 2)."""
-        return self.windows[:, FLIP_Y:].astype(bool)
-
-
-@dataclass(frozen=True)
-class Movement:
-    """How pixels moved, for boxes, masks and keypoints to follow: by windows, or by a warp's inverse maps.
-
-    ``before``, int64 (N, 2): the sizes of the images before; the rest is as the kernels take it.
-    """
-
-    before: torch.Tensor
-    size: Size
-    windows: torch.Tensor | None = None
-    warp: torch.Tensor | None = None
 
 
 @dataclass
@@ -75,17 +46,17 @@ class Normalization:
 
 
 class LazyImages:
-    """A batch of images and what is still to be done to it.
+    """A batch of images, and work that was recorded on it and is not done yet (as Polars' LazyFrame).
 
-    Recordings collect as long as one pass can do them in the order in which they came: geometry, colours,
-    normalisation, erasing, mixing. What comes out of that order makes :meth:`flush` do what has been collected, and
-    its result is where the next pass begins. Colours that need a statistic of the image (contrast), and mixing after
-    geometry, cut the collected work in two passes or more.
+    Transforms record; :meth:`flush` does. One pass over memory does geometry, colours, normalisation, erasing and
+    mixing, in this order, so records collect as long as they come in this order. One out of order makes :meth:`flush`
+    do what was collected, and begins the next pass. Colours that need a statistic of the image (contrast), and mixing
+    after geometry, need one more pass each.
 
     Args:
         images: (N, C, H, W), or images of different sizes.
-        store: the dtype in which values from 0 to 1 lie between passes.
-        frames: how many images in a row belong to one sample, and share its parameters: a video's.
+        store: the dtype of values between passes, which are from 0 to 1.
+        frames: how many consecutive images are one sample, a video, and share its random parameters.
     """
 
     def __init__(self, images: Pixels, *, store: torch.dtype = torch.float32, frames: int = 1) -> None:
@@ -107,7 +78,7 @@ class LazyImages:
 
     @property
     def sizes(self) -> torch.Tensor:
-        """Heights and widths of the samples as they will be when all is done, int64 (N, 2)."""
+        """Heights and widths of the samples once all recorded work is done, int64 (N, 2)."""
         return self._sizes[:: self.frames]
 
     # What transforms record
@@ -116,10 +87,10 @@ class LazyImages:
         """Cut ``boxes``, int32 (N, 4): top, left, height, width, and resize them to ``size``, one for all or (N, 2)."""
         size = size if isinstance(size, tuple) else self._each(size)
         geometry = self._movable(free=lambda now: not (now.resized or now.moved))
-        windows = _windows(self._each(boxes).numpy(), size)
+        windows = windows_of(self._each(boxes).numpy(), size)
         self._moved(windows, size)
         geometry.windows[:, : VIRTUAL_WIDTH + 1] = windows[:, : VIRTUAL_WIDTH + 1]
-        geometry.windows[:, : WIDTH + 1] = _unflipped(windows[:, : WIDTH + 1], self._sizes, geometry.mirrors)
+        geometry.windows[:, : WIDTH + 1] = unflipped(windows[:, : WIDTH + 1], self._sizes, geometry.mirrors)
         geometry.interpolation = interpolation
         geometry.resized = True
         self._sized(geometry, size)
@@ -133,10 +104,10 @@ class LazyImages:
         sides = cut[:, 2:].astype(np.int64)
         same = bool((sides == sides[:1]).all())
         size = (int(sides[0, 0]), int(sides[0, 1])) if same else torch.from_numpy(sides)
-        windows = _windows(_whole(self._sizes), self._sizes)
+        windows = windows_of(whole(self._sizes), self._sizes)
         windows[:, OFFSET_Y : OFFSET_X + 1] = cut[:, :2]
         self._moved(windows, size)
-        flipped = _unflipped(cut, self._sizes, geometry.mirrors)
+        flipped = unflipped(cut, self._sizes, geometry.mirrors)
         geometry.windows[:, OFFSET_Y : OFFSET_X + 1] += flipped[:, :2]
         geometry.fill = geometry.fill if geometry.moved else fill
         geometry.moved = True
@@ -147,7 +118,7 @@ class LazyImages:
         if self._erase is not None or self._mix is not None:
             self.flush()
         self._geometry = self._geometry or Geometry.identity(self.images)  # a mirror image has the same colours
-        windows = _windows(_whole(self._sizes), self._sizes)
+        windows = windows_of(whole(self._sizes), self._sizes)
         for column, chosen in ((FLIP_X, horizontal), (FLIP_Y, vertical)):
             if chosen is not None:
                 windows[:, column] = self._each(chosen).numpy()
@@ -317,7 +288,7 @@ class LazyImages:
         ops = np.concatenate([ops.numpy() for ops in self._ops], axis=1)
         return ColourProgram(torch.from_numpy(ops), torch.from_numpy(_bounds(ops[..., 0])))
 
-    # The launches; a dry run replaces them
+    # The launches, which a dry run (explain.py) replaces
 
     def _resample(self, images: Pixels, geometry: Geometry, epilogue: Epilogue) -> tuple[Pixels, torch.Tensor | None]:
         ragged = images if isinstance(images, Ragged) else Ragged.of(images)
@@ -391,43 +362,12 @@ class LazyImages:
 
     def _sized(self, geometry: Geometry, size: Size) -> None:
         geometry.size = size
-        self._sizes = _rows(size, len(self._sizes))
-
-
-def sizes_of(images: Pixels) -> torch.Tensor:
-    """Heights and widths, int64 (N, 2), on the CPU."""
-    if isinstance(images, Ragged):
-        return images.sizes
-    return _rows((images.shape[-2], images.shape[-1]), len(images))
-
-
-def _windows(boxes: np.ndarray, size: Size) -> np.ndarray:
-    """What cuts out ``boxes`` and resizes them to ``size``, int32 (N, 10)."""
-    windows = np.zeros((len(boxes), 10), dtype=np.int32)
-    windows[:, TOP : WIDTH + 1] = boxes
-    windows[:, VIRTUAL_HEIGHT : VIRTUAL_WIDTH + 1] = size if isinstance(size, tuple) else size.numpy()
-    return windows
-
-
-def _whole(sizes: torch.Tensor) -> np.ndarray:
-    boxes = np.zeros((len(sizes), 4), dtype=np.int32)
-    boxes[:, HEIGHT:] = sizes.numpy()
-    return boxes
-
-
-def _rows(size: Size, count: int) -> torch.Tensor:
-    return size if isinstance(size, torch.Tensor) else torch.from_numpy(np.full((count, 2), size, dtype=np.int64))
+        self._sizes = rows_of(size, len(self._sizes))
 
 
 def _channels(values: tuple[float, ...], like: int | tuple[float, ...]) -> tuple[float, ...]:
     count = like if isinstance(like, int) else len(like)
     return values * count if len(values) == 1 else values
-
-
-def _unflipped(boxes: np.ndarray, sizes: torch.Tensor, mirrors: np.ndarray) -> np.ndarray:
-    """Boxes of mirrored images, where they lie in the images before: windows mirror last."""
-    starts = np.where(mirrors, sizes.numpy() - boxes[:, :2] - boxes[:, 2:], boxes[:, :2])
-    return np.concatenate([starts, boxes[:, 2:]], axis=1)
 
 
 def _bounds(codes: np.ndarray) -> np.ndarray:
