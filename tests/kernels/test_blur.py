@@ -8,6 +8,7 @@ from torchvision.transforms.v2 import functional
 
 from tests.counts import examples
 from tests.kernels.whole import (
+    DTYPES,
     HERE,
     LAID_OUT,
     assert_copied,
@@ -53,11 +54,12 @@ def test_the_kernel_is_torchvisions_for_each_of_many_images(device, images, sigm
 
 
 @pytest.mark.parametrize("device", HERE)
-@examples(full=20, here=6)
+@pytest.mark.parametrize("dtype", DTYPES)
+@examples(full=20, here=4)
 @given(images=batches(), sigma=SIGMAS, kernel_size=KERNEL_SIZES, laid_out=st.fixed_dictionaries(LAID_OUT))
-def test_the_kernel_is_right(device, images, sigma, kernel_size, laid_out):
+def test_the_kernel_is_right(device, dtype, images, sigma, kernel_size, laid_out):
     sigmas = torch.tensor([sigma, 0.0, sigma / 2])[: len(images)]
-    hold_to_reference("blur", images, sigmas, kernel_size, tolerance=TOLERANCE, device=device, **laid_out)
+    hold_to_reference("blur", images, sigmas, kernel_size, tolerance=TOLERANCE, device=device, dtype=dtype, **laid_out)
 
 
 @pytest.mark.parametrize("device", HERE)

@@ -275,6 +275,14 @@ def test_images_of_different_sizes_are_finished_as_the_reference_does(
 
 
 @pytest.mark.parametrize("device", HERE)
+def test_bytes_are_the_nearest(device):
+    images = torch.linspace(0, 1, 3000, device=device).view(1, 3, 20, 50)
+    for batch in (images, Ragged.of(images)):
+        out = kernel(batch, Epilogue(dtype=torch.uint8))[0]
+        assert ((out[0].double() - 255 * images[0].double()).abs() <= 0.5 + 1e-4).all()
+
+
+@pytest.mark.parametrize("device", HERE)
 def test_runs_repeat_bit_for_bit(device):
     images = drawn(torch.Generator().manual_seed(0), 3, 3, 40, 44).to(device)
     epilogue = Epilogue(program=program([[(Op.CONTRAST, 0.7), (Op.AUTOCONTRAST, 0)]] * 3), dtype=torch.float16)

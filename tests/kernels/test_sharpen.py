@@ -8,6 +8,7 @@ from torchvision.transforms.v2 import functional
 
 from tests.counts import examples
 from tests.kernels.whole import (
+    DTYPES,
     HERE,
     LAID_OUT,
     assert_copied,
@@ -45,11 +46,12 @@ def test_the_kernel_is_torchvisions_for_each_of_many_images(device, images, fact
 
 
 @pytest.mark.parametrize("device", HERE)
-@examples(full=20, here=6)
+@pytest.mark.parametrize("dtype", DTYPES)
+@examples(full=20, here=4)
 @given(images=batches(channels=(1, 3, 4)), factors=FACTORS, laid_out=st.fixed_dictionaries(LAID_OUT))
-def test_the_kernel_is_right(device, images, factors, laid_out):
+def test_the_kernel_is_right(device, dtype, images, factors, laid_out):
     factors = torch.tensor(factors)[: len(images)]
-    hold_to_reference("sharpen", images, factors, tolerance=TOLERANCE, device=device, **laid_out)
+    hold_to_reference("sharpen", images, factors, tolerance=TOLERANCE, device=device, dtype=dtype, **laid_out)
 
 
 @pytest.mark.parametrize("device", HERE)

@@ -13,6 +13,7 @@ from torchvision.transforms.v2.functional._geometry import _get_inverse_affine_m
 
 from tests.counts import examples
 from tests.kernels.whole import (
+    DTYPES,
     HERE,
     LAID_OUT,
     LAYOUTS,
@@ -88,16 +89,17 @@ def test_the_nearest_kernel_is_right_for_each_of_many_images(device, images, map
 
 
 @pytest.mark.parametrize("device", HERE)
-@examples(full=20, here=6)
+@pytest.mark.parametrize("dtype", DTYPES)
+@examples(full=20, here=4)
 @given(
     images=batches(channels=(1, 3, 4)),
     maps=st.tuples(MAPS, MAPS, MAPS),
     fill=FILLS,
     laid_out=st.fixed_dictionaries(LAID_OUT),
 )
-def test_the_bilinear_kernel_is_right(device, images, maps, fill, laid_out):
+def test_the_bilinear_kernel_is_right(device, dtype, images, maps, fill, laid_out):
     matrices = torch.tensor([inverse(*each) for each in maps])[: len(images)]
-    options = {"interpolation": "bilinear", "fill": fill, "tolerance": TOLERANCE, "device": device}
+    options = {"interpolation": "bilinear", "fill": fill, "tolerance": TOLERANCE, "device": device, "dtype": dtype}
     hold_to_reference("warp", images, matrices, **options, **laid_out)
 
 
