@@ -1,1 +1,1 @@
-"""Image files to pixels, in the training process."""
+"""Image files to pixels, in the training process: on the device where it can decode, on the CPU elsewhere."""

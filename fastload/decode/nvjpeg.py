@@ -1,8 +1,8 @@
-"""NVIDIA's JPEG engines, through nvJPEG: a whole batch of files to pixels on the device in one call.
+"""``Engines``: NVIDIA's JPEG engines, which decode a whole batch of files in one call of nvJPEG.
 
-Some GPUs (A100, H100, H200 and later data-centre models) decode JPEG beside their multiprocessors. nvJPEG drives the
-engines, and every CUDA build of torchvision brings it along. This file declares the six functions of its C interface
-that are needed, and nothing else knows of them. docs/decoding.md tells how this was found to be the fastest way.
+Some GPUs (A100, H100, H200 and later data-centre models) have JPEG decoders beside their multiprocessors. The nvJPEG
+library drives them, and every CUDA build of torchvision ships it. Only this file calls its C interface.
+docs/decoding.md compares this with other decoders.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["DecodingError", "Engines", "engines"]
 
 HARDWARE = 3  # nvjpegBackend_t
 RGB = 3  # nvjpegOutputFormat_t: planes of red, green and blue
-PLANES = 4  # that nvjpegImage_t has room for, of which three are used
+PLANES = 4  # places for planes in nvjpegImage_t; three are used
 NAMES = ("libnvjpeg.so.13", "libnvjpeg.so.12")
 STATUS = {
     1: "not initialised",
@@ -41,20 +41,20 @@ STATUS = {
 
 
 class DecodingError(RuntimeError):
-    """A batch that the engines did not decode; which of its files is at fault they do not tell."""
+    """A batch that could not be decoded on the device, which does not say which of its files is bad."""
 
 
 class Engines:
-    """The JPEG engines of one device, for one thread at a time.
+    """The JPEG engines of one device. Calls from several threads take turns.
 
     Raises:
-        DecodingError: the device has none.
+        DecodingError: the device has no JPEG engines.
     """
 
     def __init__(self, library: ctypes.CDLL, device: torch.device) -> None:
         self._library = library
         self._device = device
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._handle, self._state = ctypes.c_void_p(), ctypes.c_void_p()
         self._batch = 0
         with torch.cuda.device(device):
@@ -64,28 +64,28 @@ class Engines:
     def decode(
         self, files: np.ndarray, lengths: np.ndarray, planes: np.ndarray, pitches: np.ndarray, stream: int
     ) -> None:
-        """Decode N files, and return when the last has been handed to the engines; ``stream`` waits for the end.
+        """Hand N files to the engines; work queued on ``stream`` afterwards sees the pixels.
 
-        The engines do not wait for ``stream``: nothing queued anywhere may still use the planes.
+        The engines do not wait for ``stream``: no queued work may still use the planes.
 
         Args:
-            files: uint64 (N,), addresses on the host; the files must stay there until the stream has come past.
-            lengths: uint64 (N,), in bytes.
-            planes: uint64 (N, 3), addresses on the device of red, green and blue.
-            pitches: uint64 (N,), bytes from row to row.
+            files: addresses on the host, uint64 (N,); the files must be kept until ``stream`` has passed this call.
+            lengths: in bytes, uint64 (N,).
+            planes: addresses on the device of red, green and blue, uint64 (N, 3).
+            pitches: bytes from one row to the next, uint64 (N,).
             stream: the handle of a CUDA stream.
 
         Raises:
-            DecodingError: nothing can be said of what lies in the planes then.
+            DecodingError: a file is bad; the pixels of all files are undefined.
         """
-        # The longest first, so that none is left for the end. nvJPEG also seems to keep a buffer for each place of a
-        # batch, and to replace one that is too small, in tens of milliseconds: so a place needs the same each time.
+        # Longest first, so that no long file starts last. It also puts files of similar length at the same index in
+        # each batch: nvJPEG seems to keep a buffer for each index, and takes tens of milliseconds to enlarge one.
         order = np.argsort(-lengths.astype(np.int64), kind="stable")
         files, lengths, planes, pitches = files[order], lengths[order], planes[order], pitches[order]
         images = np.zeros((len(files), 2 * PLANES), dtype=np.uint64)  # nvjpegImage_t: the channels, then their pitches
         images[:, : planes.shape[1]] = planes
         images[:, PLANES : PLANES + planes.shape[1]] = pitches[:, None]
-        with self._turn, torch.cuda.device(self._device):
+        with self._lock, torch.cuda.device(self._device):
             if len(files) != self._batch:
                 self._call("nvjpegDecodeBatchedInitialize", self._handle, self._state, len(files), 1, RGB)
                 self._batch = len(files)
@@ -98,7 +98,7 @@ class Engines:
                     ctypes.c_void_p(stream),
                 )
             except DecodingError:
-                self._batch = 0  # begin afresh
+                self._batch = 0  # initialise again before the next batch
                 raise
 
     def _call(self, function: str, *arguments: object) -> None:
@@ -109,7 +109,7 @@ class Engines:
 
 @cache
 def engines(device: torch.device) -> Engines | None:
-    """The JPEG engines of ``device``; None if it has none, or nvJPEG is not found."""
+    """The JPEG engines of ``device``; None if it has none or nvJPEG is not installed."""
     library = _library()
     if library is None or device.type != "cuda":
         return None
@@ -129,10 +129,10 @@ def engines(device: torch.device) -> Engines | None:
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    return next(filter(None, map(_loaded, _candidates())), None)
+    return next(filter(None, map(_load, _candidates())), None)
 
 
-def _loaded(path: str) -> ctypes.CDLL | None:
+def _load(path: str) -> ctypes.CDLL | None:
     try:
         return ctypes.CDLL(path)
     except OSError:
@@ -140,7 +140,7 @@ def _loaded(path: str) -> ctypes.CDLL | None:
 
 
 def _candidates() -> Iterator[str]:
-    """Where nvJPEG may lie: as NVIDIA's wheel, in torchvision's, or on the system."""
+    """Where nvJPEG may be: in NVIDIA's wheel, in torchvision's, or on the system."""
     packages = Path(torchvision.__file__).parents[1]
     for pattern in ("nvidia/*/lib/libnvjpeg.so.*", "torchvision.libs/libnvjpeg*.so.*"):
         yield from sorted(map(str, packages.glob(pattern)), reverse=True)

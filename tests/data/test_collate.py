@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader
 from torchvision import tv_tensors
 
 from fastload.data.collate import collate
-from fastload.data.encoded import EncodedImages, Kind, decode_on_cpu
+from fastload.data.encoded import EncodedImages, Kind
+from fastload.decode.cpu import decode_on_cpu
 from tests.files import BASELINE, OTHERS, by_pillow, jpeg, picture, saved
 
 FILE = jpeg()

@@ -9,7 +9,8 @@ import torch
 from PIL import Image
 
 from fastload.data.collate import collate
-from fastload.data.encoded import ALIGNMENT, Kind, decode_on_cpu
+from fastload.data.encoded import ALIGNMENT, Kind
+from fastload.decode.cpu import decode_on_cpu
 from tests.files import BASELINE, BROKEN, OTHERS, by_pillow, jpeg, mutated, turned
 
 ALL = BASELINE | OTHERS | BROKEN

@@ -18,8 +18,8 @@ def test_what_workers_decoded_is_copied_at_once():
 
 def test_pixels_from_workers_come_through_whatever_lies_between():
     files = collate([OTHERS["PNG"], jpeg(), b"no image", OTHERS["PNG"], jpeg(), jpeg(), OTHERS["PNG"]])
-    arena = DecodeBuffer(files, CPU)
-    arena.copy_pixels()
+    buffer = DecodeBuffer(files, CPU)
+    buffer.copy_pixels()
     for row, (_, _, height, width, kind) in enumerate(files.table.tolist()):
         if kind == Kind.PIXELS:
-            assert torch.equal(arena.images[row], files.file(row).view(height, width, 3).permute(2, 0, 1))
+            assert torch.equal(buffer.images[row], files.file(row).view(height, width, 3).permute(2, 0, 1))

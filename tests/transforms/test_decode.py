@@ -175,7 +175,9 @@ def test_no_decoder_writes_to_memory_that_is_still_read(library, monkeypatch):
         if library == "torchcodec":
             pytest.importorskip("torchcodec")
         monkeypatch.setattr(decoding, "engines", lambda _: None)
-        chosen = decoding._torchvision if library == "torchvision" else decoding._library_decoder.__wrapped__()
+        chosen = (
+            decoding.torchvision_decode_jpeg if library == "torchvision" else decoding._library_decoder.__wrapped__()
+        )
         monkeypatch.setattr(decoding, "_library_decoder", lambda: chosen)
     elif decoding.engines(torch.device("cuda", 0)) is None:
         pytest.skip("this GPU has no JPEG engines")
