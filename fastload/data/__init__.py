@@ -1,4 +1,4 @@
-"""Data sets that workers only read, and a sample one."""
+"""Data sets of image files that workers read and do not decode, and sample data."""
 
 from fastload.data.folder import ImageFolder
 from fastload.data.sample import sample_data

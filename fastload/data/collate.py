@@ -1,4 +1,4 @@
-"""``collate``: samples whose images are files to one batch, for a ``DataLoader`` whose workers only read."""
+"""``collate``: samples with image files to one batch, for a ``DataLoader`` whose workers read and do not decode."""
 
 from __future__ import annotations
 
@@ -23,46 +23,50 @@ from fastload.data.shared_memory import Shared
 __all__ = ["collate"]
 
 TARGETS = (tv_tensors.BoundingBoxes, tv_tensors.Mask, tv_tensors.KeyPoints)
-MOST_BYTES = 2**30  # of a file; the largest image that Pillow decodes by default has 268 MB of pixels
-TARGET_NAMES = {"boxes", "masks", "keypoints"}  # torchvision's detection models call them so
+MOST_BYTES = 2**30  # of one file; the largest image that Pillow decodes by default has 268 MB of pixels
+TARGET_NAMES = {"boxes", "masks", "keypoints"}  # as in the targets of torchvision's detection models
 
 
 def collate(samples: Sequence[Any], *, decode: bool = False) -> Any:
-    """Pack the image files of samples into one block, and collate everything else as PyTorch does.
+    """Pack the image files of a batch's samples into one block, and collate everything else as PyTorch does.
 
     >>> from torch.utils.data import DataLoader
     >>> loader = DataLoader([(b"...", 3), (b"...", 5)], batch_size=2, collate_fn=collate)
     >>> next(iter(loader))
     (EncodedImages(2 files, 0 bytes, 2 of them bad), tensor([3, 5]))
 
-    A sample is a file, or a tuple, named tuple, list or mapping with files in it, nested as one likes; the batch has
-    the same structure. Which of its fields are files is decided by the batch's first sample: all that are bytes
-    (``bytes``, ``bytearray``, ``memoryview``); without any, all paths (``os.PathLike``); without any, all uint8 tensors
-    and arrays of one dimension; and without any, all strings that end as image files do (``.jpg``, ``.png``, …). What
-    ranks below is left to be collated: so a ``bytes`` image may come with its path, and a path with uint8 labels.
+    A sample is a file, or a tuple, named tuple, list or mapping that holds files at any depth; the batch has the same
+    structure. The first sample decides which fields are files. They are those of the first of these kinds that occurs:
 
-    Fields that cannot be stacked come as a list with one entry a sample. Detection targets always do, since stacking
-    them would depend on the batch: in a tuple or mapping with ``BoundingBoxes``, ``Mask`` or ``KeyPoints`` of
-    ``tv_tensors``, or with an item "boxes", "masks" or "keypoints", nothing but files is put together.
+    1. bytes: ``bytes``, ``bytearray``, ``memoryview``;
+    2. paths: ``os.PathLike``;
+    3. uint8 tensors and arrays of one dimension;
+    4. strings that end as image files do: ``.jpg``, ``.png`` and so on.
 
-    A file that cannot be read or decoded raises nothing here; ``EncodedImages.problems`` has the reason, and
-    ``T.DecodeJpeg`` decides. Baseline JPEGs are packed as they are; others are decoded here, with Pillow.
+    Fields of the other kinds are collated, so an image in bytes may come with its path, and a path with uint8 labels.
+
+    Fields that cannot be stacked become a list with one entry for each sample. So do all fields beside detection
+    targets, whatever their shapes: that is, in a tuple or mapping with ``BoundingBoxes``, ``Mask`` or ``KeyPoints`` of
+    ``tv_tensors``, or with an item "boxes", "masks" or "keypoints".
+
+    A file that cannot be read or decoded raises no error here. ``EncodedImages.problems`` has the reason, and
+    ``T.DecodeJpeg(on_error=...)`` decides. Baseline JPEGs are packed undecoded; other files are decoded here by Pillow.
 
     Args:
-        samples: of one batch.
-        decode: decode baseline JPEGs here too, with torchvision: for devices without a JPEG decoder, where many workers
-            decode faster than the training process. ``functools.partial(fl.collate, decode=True)``.
+        samples: the samples of one batch.
+        decode: decode baseline JPEGs here too, by torchvision: for devices without a JPEG decoder, where many workers
+            decode faster than the training process. Pass ``collate_fn=functools.partial(fl.collate, decode=True)``.
 
     Raises:
-        TypeError: the samples hold no file, or one of them holds something else in a file's place.
+        TypeError: the first sample has no file, or another has something else in the place of one.
     """
-    found = next((is_file for is_file in _FORMS if _holds(samples[0], is_file)), None)
-    if found is None:
+    is_file = next((is_file for is_file in _KINDS_OF_FILE if _holds(samples[0], is_file)), None)
+    if is_file is None:
         raise TypeError(
-            f"fl.collate packs encoded images, and the first sample has none: {_described(samples[0])}. Return the "
-            "file's bytes or its pathlib.Path, or leave out collate_fn"
+            f"fl.collate packs image files, and the first sample has none: {_described(samples[0])}. Let the data set "
+            "return a file's bytes or its pathlib.Path, or leave out collate_fn"
         )
-    return _collated(samples, partial(_packed, decode=decode), found, _stacked)
+    return _collate(samples, is_file, partial(_pack, decode=decode), _stack)
 
 
 Test = Callable[[Any], bool]
@@ -86,10 +90,11 @@ def _is_file_name(value: Any) -> bool:
     return isinstance(value, str) and value.lower().endswith(IMG_EXTENSIONS)
 
 
-_FORMS: tuple[Test, ...] = (_is_bytes, _is_path, _is_array_of_bytes, _is_file_name)
+_KINDS_OF_FILE: tuple[Test, ...] = (_is_bytes, _is_path, _is_array_of_bytes, _is_file_name)
 
 
 def _holds(value: Any, is_file: Test) -> bool:
+    """Whether ``value`` is a file, or holds one at any depth."""
     return is_file(value) or any(_holds(child, is_file) for child in _children(value))
 
 
@@ -102,29 +107,34 @@ def _children(value: Any) -> Iterable[Any]:
 Collate = Callable[[Sequence[Any]], Any]
 
 
-def _collated(fields: Sequence[Any], files: Collate, is_file: Test, others: Collate) -> Any:
-    """One field of all samples; ``files`` collates files, and ``others`` what holds none."""
+def _collate(fields: Sequence[Any], is_file: Test, pack: Collate, stack: Collate) -> Any:
+    """Collate one field of all samples: files by ``pack``, fields that hold none by ``stack``."""
     first = fields[0]
     if is_file(first):
-        return files(fields)
+        return pack(fields)
     if not _holds(first, is_file):
-        return others(fields)
+        return stack(fields)
     if _is_target(first):
-        others = list
+        stack = list
     if isinstance(first, Mapping):
-        return {key: _collated([field[key] for field in fields], files, is_file, others) for key in first}
-    columns = [_collated(column, files, is_file, others) for column in zip(*fields, strict=True)]
+        return {key: _collate([field[key] for field in fields], is_file, pack, stack) for key in first}
+    columns = [_collate(column, is_file, pack, stack) for column in zip(*fields, strict=True)]
     if isinstance(first, list):
         return columns
     return type(first)(*columns) if hasattr(first, "_fields") else tuple(columns)
 
 
-def _stacked(fields: Sequence[Any]) -> Any:
+def _stack(fields: Sequence[Any]) -> Any:
     if _is_target(fields[0]):
         return list(fields)
     try:
         return default_collate(list(fields))
-    except (KeyError, RuntimeError, TypeError, ValueError):  # of different sizes, or of no type that PyTorch collates
+    except (
+        KeyError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ):  # of different shapes, or of a type that PyTorch does not collate
         return list(fields)
 
 
@@ -134,7 +144,7 @@ def _is_target(value: Any) -> bool:
 
 
 class _Content(NamedTuple):
-    """What the block gets of a file, and what the table says of it."""
+    """What the block holds of a file, and its row of the table."""
 
     data: bytes | NDArray[np.uint8]
     height: int = 0
@@ -143,7 +153,7 @@ class _Content(NamedTuple):
     problem: str = ""
 
 
-def _packed(files: Sequence[Any], *, decode: bool) -> EncodedImages:
+def _pack(files: Sequence[Any], *, decode: bool) -> EncodedImages:
     contents = [_content(file, index, decode=decode) for index, file in enumerate(files)]
     lengths = np.array([len(content.data) for content in contents])
     ends = np.cumsum(-(-lengths // ALIGNMENT) * ALIGNMENT)
@@ -160,9 +170,12 @@ def _packed(files: Sequence[Any], *, decode: bool) -> EncodedImages:
 
 def _content(file: Any, index: int, *, decode: bool) -> _Content:
     if not (_is_bytes(file) or _is_array_of_bytes(file) or isinstance(file, str | os.PathLike)):
-        raise TypeError(f"sample {index} has no file where the first of its batch has one: {_described(file)}")
+        raise TypeError(
+            f"sample {index} has no file where the first of its batch has one: {_described(file)}. It must be bytes, a "
+            "path, or a uint8 tensor or array of one dimension"
+        )
     try:
-        return _examined(_read(file), decode=decode)
+        return _content_of(_read(file), decode=decode)
     except (OSError, UndecodableError) as error:
         return _Content(b"", problem=str(error))
 
@@ -175,7 +188,7 @@ def _read(file: Any) -> bytes:
     try:
         with open(file, "rb", buffering=0) as opened:
             return _read_bounded(opened)
-    except ValueError as error:  # no path can be such, one with a zero byte in it for example
+    except ValueError as error:  # not a valid path: it has a zero byte, for example
         raise UndecodableError(f"{type(error).__name__}: {error}") from error
 
 
@@ -189,7 +202,7 @@ def _read_bounded(file: io.FileIO) -> bytes:
     return data
 
 
-def _examined(data: bytes, *, decode: bool) -> _Content:
+def _content_of(data: bytes, *, decode: bool) -> _Content:
     header = scan(data)
     plain = header is not None and header.height * header.width <= most_pixels()
     if header is not None and plain and not decode:
@@ -200,8 +213,8 @@ def _examined(data: bytes, *, decode: bool) -> _Content:
 
 
 def _empty(size: int) -> torch.Tensor | Shared:
-    """Memory for the block; in a worker that which the training process shares."""
-    if get_worker_info() is None or not hasattr(os, "memfd_create"):  # it is Linux's
+    """Memory for the block; in a worker it is shared with the training process."""
+    if get_worker_info() is None or not hasattr(os, "memfd_create"):  # shared on Linux only
         return torch.empty(size, dtype=torch.uint8)
     return Shared(size)
 

@@ -1,4 +1,4 @@
-"""``ImageFolder``: torchvision's, without the decoding."""
+"""``ImageFolder``: as torchvision's, with paths in the place of decoded images."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ class ImageFolder(DatasetFolder):  # type: ignore[misc]
     >>> loader = DataLoader(dataset, batch_size=256, num_workers=4, collate_fn=fl.collate)  # doctest: +SKIP
 
     Samples, their order, ``classes``, ``class_to_idx``, ``samples`` and ``targets`` are those of
-    ``torchvision.datasets.ImageFolder``. Workers read the files, by :func:`fastload.collate`; they are decoded later.
+    ``torchvision.datasets.ImageFolder``. Workers read the files in :func:`fastload.collate`; ``T.DecodeJpeg`` decodes
+    them in the training process.
 
     Args:
-        root: the folder of the classes' folders.
-        extensions: of the files to take, in lower case; by default torchvision's.
-        target_transform: what becomes of a class's number.
-        is_valid_file: tells from a path whether to take the file; instead of ``extensions``.
-        allow_empty: take classes without a file for classes, too.
+        root: the folder that holds one folder for each class.
+        extensions: file name endings to accept, in lower case; by default torchvision's.
+        target_transform: called with the number of a class; the sample gets its result instead.
+        is_valid_file: called with a path, returns whether to accept the file; give this or ``extensions``.
+        allow_empty: keep classes that have no file.
 
     Raises:
-        FileNotFoundError: there is no ``root``, it holds no folder, or a class has no file.
+        FileNotFoundError: ``root`` does not exist or holds no folder, or a class has no file.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Which JPEG files a hardware decoder takes, from their bytes and without decoding them."""
+"""``scan``: whether a hardware decoder accepts a JPEG file, read from its headers without decoding it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 __all__ = ["Header", "scan"]
 
-# Markers, ITU-T T.81 table B.1; each stands behind the byte MARK.
+# Markers, ITU-T T.81 table B.1; each follows the byte MARK.
 MARK = 0xFF
 SOF0, DHT, RST0, EOI, SOS, DQT, DRI, APP0, APP1, APP14, COM = (
     *(0xC0, 0xC4, 0xD0, 0xD9, 0xDA, 0xDB, 0xDD),
@@ -22,20 +22,20 @@ BEFORE_SCAN = {SOF0, DHT, SOS, DQT, DRI, COM, *range(APP0, APP0 + 16)}
 
 BLOCK = 8  # pixels a side
 PRECISION = 8  # bits
-QUANTIZATION_TABLES = range(4)  # by name, with 8 bits for each entry
-HUFFMAN_TABLES = {0x00, 0x01, 0x10, 0x11}  # a baseline file's: two for DC coefficients, and two for AC
-# Chroma is not above luma, which may have twice its pixels a side: 4:4:4, 4:2:2, 4:4:0, 4:2:0. Grey has 1x1.
+QUANTIZATION_TABLES = range(4)  # identifiers of tables with 8-bit entries
+HUFFMAN_TABLES = {0x00, 0x01, 0x10, 0x11}  # identifiers in a baseline file: two for DC coefficients, two for AC
+# Luma has as many samples as chroma or twice as many along each side: 4:4:4, 4:2:2, 4:4:0, 4:2:0. Grey has 1x1.
 LUMA_SAMPLING = {0x11, 0x21, 0x12, 0x22}
-COMPONENTS = b"\1\2\3"  # what they are called where they are Y, Cb and Cr; other names may mean RGB
-YCBCR = 1  # Adobe's code
-# Sizes of coefficients (T.81 tables F.1 and F.2): up to 11 bits of DC, up to 10 of AC behind a run of zeros.
+COMPONENTS = b"\1\2\3"  # identifiers of Y, Cb and Cr; others may mean RGB
+YCBCR = 1  # colour transform in an Adobe segment
+# Symbols of coefficients (T.81 tables F.1 and F.2): DC of up to 11 bits, AC of up to 10 bits after a run of zeros.
 DC_SYMBOLS = frozenset(range(12))
 AC_SYMBOLS = frozenset({0x00, 0xF0, *(run << 4 | size for run in range(16) for size in range(1, 11))})
-# A block has a code for its DC coefficient and at least one, that for the end, for the others: no fewer than 2 bits.
+# The shortest block has two codes of one bit: its DC coefficient, and the end of the block.
 BITS_A_BLOCK = 2
 
-# An orientation that is not 1: an entry of an EXIF table (any number, one value) in either byte order, or in XMP.
-TURNED = re.compile(
+# An orientation other than 1: an EXIF entry (any numeric type, one value) in either byte order, or an XMP attribute.
+ROTATED = re.compile(
     rb"\x01\x12\x00[\x01-\x0d]\x00\x00\x00\x01(?!\x00\x01)"
     rb"|\x12\x01[\x01-\x0d]\x00\x01\x00\x00\x00(?!\x01\x00)"
     rb'|tiff:Orientation(?:="|>)(?!1)',
@@ -46,18 +46,18 @@ TIFF = (b"II*\0", b"MM\0*")
 
 
 class Header(NamedTuple):
-    """Height and width in pixels."""
+    """Height and width of an image in pixels."""
 
     height: int
     width: int
 
 
 class _UnusualError(Exception):
-    """The file is not one that every hardware decoder takes, or not whole."""
+    """The file has a feature that some hardware decoder rejects, or is damaged."""
 
 
 def scan(data: bytes) -> Header | None:
-    """The header of a file that hardware decoders take, or None for any other.
+    """The header of a file that hardware decoders accept; None for any other file.
 
     >>> import io
     >>> from PIL import Image
@@ -67,10 +67,10 @@ def scan(data: bytes) -> Header | None:
     >>> scan(file.getvalue()[:-2]) is None  # the end is missing
     True
 
-    They take baseline JPEGs: 8 bits, Huffman codes, one scan, upright, and either grey or YCbCr with luma of one or
-    two times the chroma's resolution along each side. Segments, tables and the markers within the coded data are
-    checked, and that there is as much of it as the size needs; but the codes themselves are not read. None is no
-    verdict on the file: it says that something is unusual, for a decoder in software to look at.
+    Accepted are baseline JPEGs: 8 bits, Huffman codes, one scan, no EXIF rotation, and either grey or YCbCr with luma
+    at one or two times the resolution of chroma along each side. Checked are segments, tables, the markers in the coded
+    data, and that it is long enough for the image's size. The codes themselves are not read. None does not mean that
+    the file is bad: a software decoder has to decide.
     """
     try:
         return _scan(data)
@@ -103,7 +103,7 @@ def _only(segments: list[bytes]) -> bytes:
 
 
 def _segments(data: bytes) -> tuple[dict[int, list[bytes]], int]:
-    """What stands before the coded data, by marker, and where that begins."""
+    """The segments before the coded data, by marker, and the offset of the coded data."""
     _require(data[:2] == b"\xff\xd8")
     segments: dict[int, list[bytes]] = {SOF0: []}
     position, marker = 2, 0
@@ -117,11 +117,11 @@ def _segments(data: bytes) -> tuple[dict[int, list[bytes]], int]:
 
 
 def _check_application(segments: dict[int, list[bytes]]) -> None:
-    """Upright, and with the colours that hardware assumes."""
-    described = segments.get(APP1, [])
-    _require(not any(TURNED.search(segment) for segment in described))
-    exif = [segment for segment in described if segment.startswith(EXIF)]
-    _require(len(exif) <= 1)  # several are parts of one
+    """Require no rotation, and the colour space that hardware decoders assume."""
+    metadata = segments.get(APP1, [])
+    _require(not any(ROTATED.search(segment) for segment in metadata))
+    exif = [segment for segment in metadata if segment.startswith(EXIF)]
+    _require(len(exif) <= 1)  # EXIF data that is split over several segments is not searched
     _require(all(segment.startswith(TIFF, len(EXIF)) for segment in exif))
     for segment in segments.get(APP14, []):
         if segment.startswith(b"Adobe"):
@@ -141,57 +141,58 @@ def _frame(frame: bytes) -> tuple[Header, bytes]:
 
 
 def _check_tables(segments: dict[int, list[bytes]], frame: bytes, scan_header: bytes) -> None:
-    """The scan has all components of the frame, all their coefficients, and every table that they name."""
+    """Require that the scan has all components of the frame, all coefficients, and every table that it refers to."""
     components = len(frame[6::3])
     _require(len(scan_header) == 4 + 2 * components and scan_header[0] == components)
     _require(scan_header[1:-3:2] == frame[6::3] and scan_header[-3:] == b"\x00\x3f\x00")
-    quantization = {name for segment in segments.get(DQT, []) for name in _quantization(segment)}
+    quantization = {table for segment in segments.get(DQT, []) for table in _quantization(segment)}
     huffman = frozenset[int]().union(*map(_huffman, segments.get(DHT, [])))
-    used = {name for pair in scan_header[2:-3:2] for name in (pair >> 4, 0x10 | pair & 15)}
+    used = {table for pair in scan_header[2:-3:2] for table in (pair >> 4, 0x10 | pair & 15)}
     _require(quantization.issuperset(frame[8::3]) and huffman >= used)
 
 
 def _quantization(segment: bytes) -> bytes:
-    """The names of the tables, of 64 bytes each."""
-    names, rest = divmod(len(segment), 65)
-    _require(names > 0 and rest == 0)
+    """The identifiers of a segment's tables: one byte each, followed by 64 entries."""
+    tables, rest = divmod(len(segment), 65)
+    _require(tables > 0 and rest == 0)
     for start in range(0, len(segment), 65):
         _require(segment[start] in QUANTIZATION_TABLES and 0 not in segment[start + 1 : start + 65])
     return segment[::65]
 
 
-@lru_cache(maxsize=64)  # most files have the tables that T.81 annex K suggests
+@lru_cache(maxsize=64)  # most files have the example tables of T.81 annex K
 def _huffman(segment: bytes) -> frozenset[int]:
-    """The names of the tables."""
-    names, start = set(), 0
+    """The identifiers of a segment's tables: one byte each, followed by 16 numbers of codes, and the symbols."""
+    identifiers, start = set(), 0
     while start < len(segment):
-        name, lengths = segment[start], segment[start + 1 : start + 17]
+        identifier, lengths = segment[start], segment[start + 1 : start + 17]
         end = start + 17 + sum(lengths)
         symbols = segment[start + 17 : end]
-        _require(end <= len(segment) and name in HUFFMAN_TABLES)
+        _require(end <= len(segment) and identifier in HUFFMAN_TABLES)
         distinct = set(symbols)
-        _require(0 < len(distinct) == len(symbols) and distinct <= (AC_SYMBOLS if name >> 4 else DC_SYMBOLS))
-        # As fractions of all codes, which stay short of 1: the code of ones alone is not given away (T.81 annex C).
+        _require(0 < len(distinct) == len(symbols) and distinct <= (AC_SYMBOLS if identifier >> 4 else DC_SYMBOLS))
+        # The codes leave room for one more: the code made of ones alone is reserved (T.81 annex C).
         _require(sum(count << 16 - length for length, count in enumerate(lengths, 1)) < 1 << 16)
-        names.add(name)
+        identifiers.add(identifier)
         start = end
-    return frozenset(names)
+    return frozenset(identifiers)
 
 
 def _restarts(segments: dict[int, list[bytes]], units: int) -> int:
-    """How many markers the coded data has: one after so many units, but none at the end."""
+    """The number of restart markers in the coded data: one after each interval of units, none at the end."""
     intervals = segments.get(DRI, [b"\0\0"])
     (interval,) = struct.unpack(">H", intervals[-1])
     return (units - 1) // interval if interval else 0
 
 
 def _check_coded(data: bytes, start: int, restarts: int, least: float) -> None:
-    """The coded data has its restart markers in order and no others, then ends, and is ``least`` bytes or more."""
+    """Require restart markers in order and no other markers before the end, and at least ``least`` bytes of codes."""
     coded = np.frombuffer(data, np.uint8, offset=start)
     escapes = np.flatnonzero(coded[:-1] == MARK)
     markers = coded[escapes + 1]
     places = np.flatnonzero(markers)[: restarts + 1]
     _require(len(places) == restarts + 1 and bool(markers[places[-1]] == EOI))
     _require(bool((markers[places[:-1]] == RST0 + np.arange(restarts) % 8).all()))
-    length = int(escapes[places[-1]]) - int(places[-1]) - restarts  # less an escaped byte or a marker's two each
+    # An escape has one byte that is no code, a restart marker two.
+    length = int(escapes[places[-1]]) - int(places[-1]) - restarts
     _require(length >= least)

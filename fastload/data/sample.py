@@ -11,7 +11,7 @@ from PIL import Image
 
 __all__ = ["sample_data"]
 
-# Those of skimage.data that lie in its wheel, so nothing is downloaded, and that fill a JPEG as ImageNet's pictures do.
+# Photographs of skimage.data that are in its wheel (no download) and compress to about as many bytes as ImageNet's.
 PHOTOGRAPHS = (
     "astronaut",
     "camera",
@@ -24,15 +24,15 @@ PHOTOGRAPHS = (
     "rocket",
     "stereo_motorcycle",
 )
-# Compression at which crops of about 500x375 from these photographs come to ImageNet's 110 kB.
+# With it, crops of about 500x375 from these photographs come to ImageNet's 110 kB.
 JPEG_QUALITY = 97
-HELD_OUT = 5  # one image in so many goes to val/
+HELD_OUT = 5  # one image in five goes to val/
 LONG_SIDE, SHORT_SIDE = (470, 530), (350, 400)
 PORTRAIT_SHARE = 0.25
-# A class needs one image to train on and one to hold out; the smallest photograph has distinct boxes for so many.
+# A class needs an image in train/ and one in val/; the smallest photograph has enough distinct boxes for its share.
 FEWEST, MOST = 2 * len(PHOTOGRAPHS), 100_000
-# No crop is larger than this part of its photograph, so that even a small one has hundreds of places for it.
-LARGEST_PART = 15 / 16
+# A crop's sides are at most this share of its photograph's, so there are hundreds of places for it in a small one too.
+LARGEST_SHARE = 15 / 16
 
 Box = tuple[int, int, int, int]
 
@@ -43,33 +43,33 @@ def sample_data(root: str | Path, images: int = 1000, *, seed: int = 0) -> Path:
     >>> sample_data("photographs", images=1000)  # doctest: +SKIP
     PosixPath('photographs')
 
-    The layout is ``ImageFolder``'s, ``root/{train,val}/<photograph>/<number>.jpg``, with ten classes: the photograph
-    that an image was cut from. Crops are cut at native resolution, never scaled, at random places; they are near
-    500x375 pixels, one in five upright, and average about 100 kB, near ImageNet's 110 kB. The small photographs
-    (451x300 and 512x512) give what they have: crops up to 15/16 of their sides.
+    The layout is ``ImageFolder``'s, ``root/{train,val}/<photograph>/<number>.jpg``. An image's class is the one of ten
+    photographs that it was cut from. Crops are cut at native resolution at random places. They have about 500x375
+    pixels, one in five in portrait format, and about 100 kB on average; ImageNet's files have 110 kB. Crops of
+    the small photographs (451x300 and 512x512) are smaller: up to 15/16 of each side.
 
-    One image in five is held out in ``val``. No box is cut twice, so no held-out crop is a training crop; but crops of
-    one photograph overlap. Held-out accuracy tells whether a model recognises the ten photographs from views that it
-    was not trained on. It says nothing about other scenes.
+    One image in five is in ``val``. No box is cut twice, so no crop is in both folders; but crops of one photograph
+    overlap. Accuracy on ``val`` tells whether a model recognises the ten photographs in unseen crops, and nothing about
+    other scenes.
 
-    The same ``images`` and ``seed`` give the same files, byte for byte, with the same Pillow and scikit-image. ``root``
-    is filled when all files are written, so an interrupted call leaves no half of a data set there.
+    The same ``images`` and ``seed`` give the same bytes with the same versions of Pillow and scikit-image. Files are
+    moved to ``root`` once all are written, so an interrupted call leaves no partial data set there.
 
     Args:
         root: a folder that is empty or does not exist yet.
-        images: how many files in all, training and held-out, from 20 to 100,000.
-        seed: of the places and sizes of the crops.
+        images: files in ``train`` and ``val`` together, from 20 to 100,000.
+        seed: decides the places and sizes of the crops.
 
     Raises:
         ValueError: ``images`` is below 20 or above 100,000.
-        FileExistsError: ``root`` has something in it already, or is a file.
+        FileExistsError: ``root`` is a file or a folder that is not empty.
         ModuleNotFoundError: scikit-image is not installed.
     """
     root = Path(root)
     if not FEWEST <= images <= MOST:
         raise ValueError(f"images must be from {FEWEST} to {MOST:,}; got {images}")
     if root.exists() and not (root.is_dir() and not any(root.iterdir())):
-        raise FileExistsError(f"{root} is there already and not an empty folder: name a new one, or empty it first")
+        raise FileExistsError(f"{root} exists and is not an empty folder: choose a new folder, or empty this one first")
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root.resolve().parent, prefix=".fastload-") as unfinished:
         for index, name in enumerate(PHOTOGRAPHS):
@@ -95,7 +95,7 @@ def _load(name: str) -> Image.Image:
         from skimage import data  # noqa: PLC0415 (optional: extra "demo")
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            'sample data is cut from the photographs of scikit-image, which is missing: pip install "fastload[demo]"'
+            'sample data is cut from photographs of scikit-image, which is not installed: pip install "fastload[demo]"'
         ) from error
     pixels = getattr(data, name)()
     left_eye = pixels[0] if name == "stereo_motorcycle" else pixels
@@ -116,6 +116,6 @@ def _random_box(size: tuple[int, int], rng: random.Random) -> Box:
     sides = rng.randint(*LONG_SIDE), rng.randint(*SHORT_SIDE)
     if rng.random() < PORTRAIT_SHARE:
         sides = sides[::-1]
-    width, height = (min(side, int(limit * LARGEST_PART)) for side, limit in zip(sides, size, strict=True))
+    width, height = (min(side, int(limit * LARGEST_SHARE)) for side, limit in zip(sides, size, strict=True))
     left, upper = rng.randint(0, size[0] - width), rng.randint(0, size[1] - height)
     return left, upper, left + width, upper + height

@@ -1,4 +1,4 @@
-"""Shared memory in which workers hand large blocks to the training process, and which both use again."""
+"""``Shared``: blocks of shared memory, in which workers send files to the training process, and which are reused."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import torch
 
 __all__ = ["Handle", "Shared", "received"]
 
-MOST_HOLDERS = mmap.PAGESIZE - 1  # each has a byte of one page, behind the first
+MOST_RECEIVERS = mmap.PAGESIZE - 1  # each has one byte of a page; the first byte tells whether the segment is gone
 FREE, HELD, GONE = b"\0", b"\1", b"\2"
 Handle = tuple[int, int, int, int, int, int]
 
 
 class Shared:
-    """A block of memory that a process can hand to another: uint8 (bytes,), writable, of any content at first.
+    """A block of shared memory, uint8 (bytes,), uninitialised, that a process can send to another without a copy.
 
     >>> shared = Shared(4)
     >>> other = received(*shared.handle())  # usually in the other process
@@ -28,30 +28,30 @@ class Shared:
     >>> other
     tensor([7, 7, 7, 7], dtype=torch.uint8)
 
-    The memory is used for another block once no process has any tensor of this one left. Memory that is new costs a
-    fault and a clearing for each of its pages, which can take longer than to decode the images that it is for.
+    The memory is reused for another block once no process has a tensor of this one. For new memory the kernel has to
+    fault in and clear every page, which can take longer than decoding the images in it.
 
-    PyTorch's own shared tensors are also taken apart under the interpreter's lock: the thread that feeds the GPU stands
-    still meanwhile. docs/decoding.md has the figures of both. Nor does the memory lie in /dev/shm, which is small in
-    many containers.
+    PyTorch's own shared tensors are not reused. They are also unmapped while the interpreter's lock is held, which
+    stops the thread that feeds the GPU; docs/notes/shared-memory.md has figures. This memory also
+    takes no space in /dev/shm, which is small in many containers.
 
     Raises:
-        OSError: there is not so much memory, or no memory can be shared so: on Linux only.
+        OSError: there is not enough memory, or the system is not Linux.
     """
 
     def __init__(self, size: int) -> None:
-        self._segment = _lent(size)
-        view = memoryview(self._segment.memory)[:size]  # which every tensor of the block keeps
+        self._segment = _acquire(size)
+        view = memoryview(self._segment.memory)[:size]  # every tensor of the block keeps it alive
         weakref.finalize(view, _segments.append, self._segment).atexit = False
         self.block = torch.frombuffer(view, dtype=torch.uint8)
 
     def handle(self) -> Handle:
-        """What :func:`received` takes, once, while this process lives."""
+        """The arguments of :func:`received`, for one call, while this process lives."""
         return self._segment.handle(len(self.block))
 
 
 def received(owner: int, descriptor: int, name: int, capacity: int, size: int, holder: int) -> torch.Tensor:
-    """The same memory in the process that a handle was sent to.
+    """The block of a handle in the process that it was sent to, uint8 (bytes,), without a copy.
 
     Raises:
         ConnectionResetError: the process that sent it has ended.
@@ -63,12 +63,12 @@ def received(owner: int, descriptor: int, name: int, capacity: int, size: int, h
 
 
 def _release(memory: mmap.mmap, holder: int, receiver: int) -> None:
-    if os.getpid() == receiver:  # a process forked from it has the block too, and not the right to give it back
+    if os.getpid() == receiver:  # a process forked from the receiver has a copy of its tensors, and releases nothing
         memory[holder : holder + 1] = FREE
 
 
-# What child processes have handed to this one, by its name. To map memory anew, and to take it apart again, costs as
-# much as copying it.
+# Segments that child processes have sent to this one, by name, and their capacities. They stay mapped: mapping and
+# unmapping memory for each block costs as much as copying it.
 _mappings: dict[int, tuple[mmap.mmap, int]] = {}
 
 
@@ -78,7 +78,7 @@ def _mapped(owner: int, descriptor: int, name: int, capacity: int) -> mmap.mmap:
     try:
         opened = os.open(f"/proc/{owner}/fd/{descriptor}", os.O_RDWR)
     except OSError as error:
-        raise ConnectionResetError(f"process {owner} has ended before all it sent was received: {error}") from error
+        raise ConnectionResetError(f"process {owner} has ended before its memory was received: {error}") from error
     try:
         memory = mmap.mmap(opened, capacity + mmap.PAGESIZE)
     finally:
@@ -88,7 +88,7 @@ def _mapped(owner: int, descriptor: int, name: int, capacity: int) -> mmap.mmap:
 
 
 def _keep(owner: int, name: int, memory: mmap.mmap, capacity: int) -> None:
-    """Until the child process that it is of ends, or has no use for it any more, which it tells before it has other."""
+    """Keep a segment mapped until the child process that owns it ends or discards it."""
     for other, (mapping, size) in list(_mappings.items()):
         if mapping[size : size + 1] == GONE:
             _mappings.pop(other, None)
@@ -99,7 +99,7 @@ def _keep(owner: int, name: int, memory: mmap.mmap, capacity: int) -> None:
 
 
 class _Segment:
-    """``capacity`` bytes for blocks, and behind them a page that tells whether it is gone, and who else holds any."""
+    """``capacity`` bytes for a block, and a page behind them: GONE or not, then HELD or FREE for each receiver."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -109,32 +109,34 @@ class _Segment:
         weakref.finalize(self, os.close, self._descriptor)
         os.ftruncate(self._descriptor, capacity + mmap.PAGESIZE)
         self.memory = mmap.mmap(self._descriptor, capacity + mmap.PAGESIZE)
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     def handle(self, size: int) -> Handle:
-        with self._turn:
+        with self._lock:
             free = self.memory.find(FREE, self.capacity + 1)
             if free < 0:
-                raise OSError(f"a block of memory can be handed to {MOST_HOLDERS:,} holders at a time, and has so many")
+                raise OSError(
+                    f"a block can be sent {MOST_RECEIVERS:,} times until it is released, and has been sent so often"
+                )
             self.memory[free : free + 1] = HELD
         return self._owner, self._descriptor, self._name, self.capacity, size, free - self.capacity
 
     def discard(self) -> None:
-        """Let other processes know that nothing more will come in it."""
+        """Tell other processes that nothing more will be sent in it, so that they unmap it."""
         self.memory[self.capacity : self.capacity + 1] = GONE
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody has any of it, and it is this process's to give away, not one's that this was forked from."""
+        """Whether no receiver holds it, and this process made it rather than the one that it was forked from."""
         return self._owner == os.getpid() and self.memory.find(HELD, self.capacity) < 0
 
 
-# Those of this process of which it has no tensor left itself.
+# The segments of this process without a tensor of their block in it; receivers may still hold some.
 _segments: list[_Segment] = []
 
 
-def _lent(size: int) -> _Segment:
-    """The smallest of the segments that are free and large enough; or a new one, for one that is too small."""
+def _acquire(size: int) -> _Segment:
+    """The smallest free segment that is large enough; otherwise a new one, in place of the largest free one."""
     free = sorted((each for each in _segments if each.is_free), key=lambda each: each.capacity)
     segment = next((each for each in free if each.capacity >= size), None)
     if segment is not None:
@@ -143,10 +145,10 @@ def _lent(size: int) -> _Segment:
     if free:
         free[-1].discard()
         _segments.remove(free[-1])
-    return _Segment(_roomy(size))
+    return _Segment(_capacity(size))
 
 
-def _roomy(size: int) -> int:
-    """``size`` in whole pages and a quarter more, so that batches which differ a little find room in it."""
+def _capacity(size: int) -> int:
+    """``size`` in whole pages and a quarter more, so that batches of slightly different sizes fit."""
     pages = -(-size // mmap.PAGESIZE)
     return (pages + pages // 4) * mmap.PAGESIZE
