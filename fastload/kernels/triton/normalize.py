@@ -3,8 +3,8 @@
 The fast kernel gives each thread a group of neighbouring pixels, as many as make eight bytes of output a channel: four
 of bfloat16, two of float32. It reads the group's C channels as C words and writes its values as C words of eight bytes,
 whichever way channels lie in memory on either side; a mirrored group is the same words read backwards. So every access
-is wide, and neighbouring threads write neighbouring words. docs/notes/normalize-kernel.md has what else was tried. Rows that cannot
-be cut into groups take the second kernel, a pixel a thread.
+is wide, and neighbouring threads write neighbouring words. docs/notes/normalize-kernel.md has what else was tried.
+Rows that cannot be cut into groups take the second kernel, a pixel a thread.
 """
 
 from __future__ import annotations
