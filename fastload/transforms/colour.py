@@ -12,7 +12,7 @@ from fastload.kernels.spec import Op
 from fastload.transforms.arguments import interval
 from fastload.transforms.key import Key
 from fastload.transforms.lazy import LazyImages
-from fastload.transforms.random_apply import Chance
+from fastload.transforms.random_apply import RandomApply
 from fastload.transforms.sampling import between
 from fastload.transforms.transform import Transform
 
@@ -90,7 +90,7 @@ class ColorJitter(Transform):
             work.colour(parameters)
 
 
-class _Pixelwise(Chance):
+class _Pixelwise(RandomApply):
     """One colour operation, on each image with probability ``p``."""
 
     op: Op

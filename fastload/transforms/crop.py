@@ -1,4 +1,4 @@
-"""Cut a part out of each image."""
+"""Crops at random places or at the centre, with or without a resize."""
 
 from __future__ import annotations
 
@@ -12,34 +12,32 @@ import torch
 from fastload.transforms.arguments import interpolation_name, interval, sides
 from fastload.transforms.key import Key
 from fastload.transforms.lazy import LazyImages
-from fastload.transforms.sampling import ATTEMPTS, corners, draw_sides, first
+from fastload.transforms.sampling import ATTEMPTS, SMALLEST_RATIO, corners, draw_sides, first_accepted
 from fastload.transforms.transform import Transform
 
 __all__ = ["CenterCrop", "RandomCrop", "RandomResizedCrop"]
 
-TINY = 1e-6  # the least ratio of sides that is not a mistake
-
 
 class RandomResizedCrop(Transform):
-    """Cut a random part out of each image and resize it to ``size``.
+    """Crop a random box of each image and resize it to ``size``.
 
     >>> RandomResizedCrop(224)(torch.zeros(2, 3, 375, 500, dtype=torch.uint8)).shape
     torch.Size([2, 3, 224, 224])
 
-    Torchvision's formula: of 10 boxes, each of an area uniform over ``scale`` and a ratio log-uniform over ``ratio``,
-    the first that fits, anywhere in the image; if none does, the largest box at the centre whose ratio lies within
-    ``ratio``. Images are uint8 or floating-point, and may be of different sizes.
+    The formula is torchvision's. Ten boxes are drawn, with area uniform over ``scale`` and ratio log-uniform over
+    ``ratio``. The first that fits is put at a random place in the image. If none fits, the box is the largest at the
+    centre whose ratio is within ``ratio``. Images are uint8 or floating-point, and may have different sizes.
 
     Args:
-        size: of the result, (height, width), or an int for a square.
-        scale: least and greatest share of the image's area.
+        size: (height, width) of the result, or an int for a square.
+        scale: least and greatest area of the box, as a share of the image's.
         ratio: least and greatest ratio of width to height, before resizing.
         interpolation: "bilinear" or "bicubic", both antialiased, or "nearest".
 
     Raises:
         TypeError: ``scale`` or ``ratio`` is not a pair.
         ValueError: ``size`` is not positive, ``scale`` or ``ratio`` is out of order or negative, or ``interpolation``
-            is none of these.
+            is not one of the three.
     """
 
     def __init__(
@@ -51,7 +49,7 @@ class RandomResizedCrop(Transform):
     ) -> None:
         self.size = sides("size", size)
         self.scale = interval("scale", scale, 0, inf)
-        self.ratio = interval("ratio", ratio, TINY, inf)
+        self.ratio = interval("ratio", ratio, SMALLEST_RATIO, inf)
         self.interpolation = interpolation_name(interpolation, ("bilinear", "bicubic", "nearest"))
 
     def __repr__(self) -> str:
@@ -62,7 +60,7 @@ class RandomResizedCrop(Transform):
         numbers, whole = key.uniform(len(sizes), 2 * ATTEMPTS + 2).numpy(), sizes.numpy()
         widths, heights = draw_sides(whole, numbers[:, :-2], self.scale, self.ratio)
         fits = (heights > 0) & (heights <= whole[:, :1]) & (widths > 0) & (widths <= whole[:, 1:])
-        size, found = first(fits, heights, widths)
+        size, found = first_accepted(fits, heights, widths)
         start = corners(numbers[:, -2:], whole - size)
         if not found.all():
             size = np.where(found, size, self._largest(whole))
@@ -70,7 +68,7 @@ class RandomResizedCrop(Transform):
         return torch.from_numpy(np.concatenate([start, size], axis=1).astype(np.int32))
 
     def _largest(self, sizes: np.ndarray) -> np.ndarray:
-        """Height and width of the largest part of each image whose ratio is allowed."""
+        """Height and width of the largest box in each image whose ratio is allowed."""
         height, width = sizes.T
         narrow, wide = self.ratio
         size = [np.minimum(height, np.rint(width / narrow)), np.minimum(width, np.rint(height * wide))]
@@ -81,24 +79,24 @@ class RandomResizedCrop(Transform):
 
 
 class RandomCrop(Transform):
-    """Cut a box of ``size`` out of each image, anywhere in it, after padding.
+    """Pad each image, and crop a box of ``size`` at a random place.
 
     >>> RandomCrop(32, padding=4)(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape
     torch.Size([2, 3, 32, 32])
 
-    Images are uint8 or floating-point, and may be of different sizes.
+    Images are uint8 or floating-point, and may have different sizes.
 
     Args:
         size: (height, width), or an int for a square.
-        padding: added on every side; or two numbers, left and right, and top and bottom; or four: left, top, right,
+        padding: pixels on every side; or two numbers: left and right, top and bottom; or four: left, top, right,
             bottom.
-        pad_if_needed: pad images that are smaller than ``size`` still, on both sides by what is missing.
-        fill: the value of what is added, in units of the images' values.
-        padding_mode: "constant", the only one.
+        pad_if_needed: where a padded image is still smaller than ``size``, pad both sides by the pixels it lacks.
+        fill: the value of the padding, in units of the images' values.
+        padding_mode: "constant"; no other mode is supported.
 
     Raises:
         ValueError: ``size`` is not positive, ``padding`` is negative or not 1, 2 or 4 numbers, or ``padding_mode`` is
-            another; when called, a padded image is smaller than ``size``.
+            not "constant"; when called, a padded image is smaller than ``size``.
     """
 
     def __init__(
@@ -144,13 +142,13 @@ class RandomCrop(Transform):
 
 
 class CenterCrop(Transform):
-    """Cut a box of ``size`` out of the centre of each image; what it lacks is 0.
+    """Crop a box of ``size`` at the centre of each image; pixels outside of the image are 0.
 
     >>> CenterCrop(224)(torch.zeros(2, 3, 256, 341, dtype=torch.uint8)).shape
     torch.Size([2, 3, 224, 224])
 
-    Images are uint8 or floating-point, and may be of different sizes. Where the box cannot lie at the very centre,
-    torchvision's rounding decides.
+    Images are uint8 or floating-point, and may have different sizes. Where image and box differ by an odd number of
+    pixels, the box is placed as torchvision places it.
 
     Raises:
         ValueError: ``size``, (height, width) or an int for a square, is not positive.
@@ -174,9 +172,9 @@ class CenterCrop(Transform):
 
 
 def _borders(padding: int | Sequence[int] | None) -> tuple[int, int, int, int]:
-    """Left, top, right and bottom, as torchvision reads them."""
+    """The padding in torchvision's order: left, top, right, bottom."""
     given = [padding or 0] if isinstance(padding, int | None) else list(padding)
     if len(given) not in (1, 2, 4) or not all(isinstance(side, int) and side >= 0 for side in given):
-        raise ValueError(f"padding must be an int, or 2 or 4 of them, not negative; got {padding!r}")
+        raise ValueError(f"padding must be a non-negative int, or 2 or 4 of them; got {padding!r}")
     left, top, right, bottom = given * (4 // len(given))
     return left, top, right, bottom

@@ -1,22 +1,23 @@
-"""Equalise the histograms of images."""
+"""Random histogram equalisation of images."""
 
 from __future__ import annotations
 
 import torch
 
 from fastload.transforms.lazy import LazyImages
-from fastload.transforms.random_apply import Chance
+from fastload.transforms.random_apply import RandomApply
 
 __all__ = ["RandomEqualize"]
 
 
-class RandomEqualize(Chance):
-    """Spread the values of each image's channels over the whole scale, each as often, with probability ``p``.
+class RandomEqualize(RandomApply):
+    """Equalise the histogram of each channel of an image, with probability ``p``.
 
     >>> RandomEqualize(p=1.0)(torch.full((1, 3, 4, 4), 7, dtype=torch.uint8)).unique()
     tensor([7], dtype=torch.uint8)
 
-    Images of one size, uint8, or floating-point from 0 to 1, which go through uint8. Torchvision's formula, Pillow's.
+    Images have one size and are uint8, or floating-point from 0 to 1, which are equalised as uint8. The formula is that
+    of torchvision and Pillow.
 
     Raises:
         ValueError: ``p`` is not in [0, 1].

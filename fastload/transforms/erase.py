@@ -1,4 +1,4 @@
-"""Overwrite a box of images."""
+"""Random erasing: overwrite a box of each image."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ import torch
 from fastload.transforms.arguments import interval, probability
 from fastload.transforms.key import Key
 from fastload.transforms.lazy import LazyImages
-from fastload.transforms.sampling import ATTEMPTS, corners, draw_sides, first
+from fastload.transforms.sampling import ATTEMPTS, SMALLEST_RATIO, corners, draw_sides, first_accepted
 from fastload.transforms.transform import Transform
 
 __all__ = ["Erasure", "RandomErasing"]
 
-TINY = 1e-6  # the least ratio of sides that is not a mistake
-
 
 @dataclass(frozen=True)
 class Erasure:
-    """``boxes``, int32 (N, 4): top, left, height, width, all 0 for none; ``seeds`` of their noise, int64 (N,)."""
+    """The parameters of RandomErasing for a batch.
+
+    Attributes:
+        boxes: top, left, height, width, int32 (N, 4); all 0 for an image that is not erased.
+        seeds: seeds of the noise in the boxes, int64 (N,).
+    """
 
     boxes: torch.Tensor
     seeds: torch.Tensor
@@ -35,21 +38,21 @@ class RandomErasing(Transform):
     >>> RandomErasing(p=1.0, value=5.0)(images).unique()
     tensor([1., 5.])
 
-    Torchvision's formula: of 10 boxes, each of an area uniform over ``scale`` and a ratio log-uniform over ``ratio``,
-    the first that is smaller than the image along both sides, anywhere in it; where there is none, the image stays.
-    Random Erasing Data Augmentation, Zhong et al., 2017.
+    The formula is torchvision's. Ten boxes are drawn, with area uniform over ``scale`` and ratio log-uniform over
+    ``ratio``. The first that is smaller than the image along both sides is put at a random place. If there is none, the
+    image stays as it is. Random Erasing Data Augmentation, Zhong et al., 2017.
 
     Args:
-        p: probability of an image to lose a box.
-        scale: least and greatest share of the image's area.
+        p: probability that an image is erased.
+        scale: least and greatest area of the box, as a share of the image's.
         ratio: least and greatest ratio of height to width.
-        value: what is put there, in units of the values as they are then: after ``Normalize``, of normalised ones. A
-            number, one for each channel, or "random": standard normal noise, each value its own.
+        value: a number, one number for each channel, or "random" for standard normal noise. It is in units of the
+            values at this point: of normalised values after ``Normalize``.
 
     Raises:
         TypeError: ``scale`` or ``ratio`` is not a pair.
-        ValueError: ``p`` or ``scale`` is not in [0, 1], ``ratio`` is not positive or out of order, or ``value`` is
-            another word.
+        ValueError: ``p`` or ``scale`` is not in [0, 1], ``ratio`` is not positive or out of order, or ``value`` is a
+            string other than "random".
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class RandomErasing(Transform):
     ) -> None:
         self.p = probability(p)
         self.scale = interval("scale", scale, 0, 1)
-        self.ratio = interval("ratio", ratio, TINY, inf)
+        self.ratio = interval("ratio", ratio, SMALLEST_RATIO, inf)
         self.value = _value(value)
 
     def __repr__(self) -> str:
@@ -70,7 +73,7 @@ class RandomErasing(Transform):
     def sample(self, sizes: torch.Tensor, key: Key) -> Erasure:
         numbers, whole = key.uniform(len(sizes), 2 * ATTEMPTS + 3).numpy(), sizes.numpy()
         heights, widths = draw_sides(whole, numbers[:, : 2 * ATTEMPTS], self.scale, self.ratio)
-        size, found = first((heights < whole[:, :1]) & (widths < whole[:, 1:]), heights, widths)
+        size, found = first_accepted((heights < whole[:, :1]) & (widths < whole[:, 1:]), heights, widths)
         start = corners(numbers[:, -3:-1], whole - size)
         erased = found & (numbers[:, -1:] < self.p) & (size > 0).all(1, keepdims=True)
         boxes = (np.concatenate([start, size], axis=1) * erased).astype(np.int32)

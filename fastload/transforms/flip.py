@@ -1,22 +1,22 @@
-"""Mirror images."""
+"""Random mirroring of images, left to right and top to bottom."""
 
 from __future__ import annotations
 
 import torch
 
 from fastload.transforms.lazy import LazyImages
-from fastload.transforms.random_apply import Chance
+from fastload.transforms.random_apply import RandomApply
 
 __all__ = ["RandomHorizontalFlip", "RandomVerticalFlip"]
 
 
-class RandomHorizontalFlip(Chance):
+class RandomHorizontalFlip(RandomApply):
     """Mirror each image left to right with probability ``p``.
 
     >>> RandomHorizontalFlip(p=1.0)(torch.tensor([[[[1, 2, 3]]]], dtype=torch.uint8))
     tensor([[[[3, 2, 1]]]], dtype=torch.uint8)
 
-    Images of any dtype and size.
+    Images may have any dtype and different sizes.
 
     Raises:
         ValueError: ``p`` is not in [0, 1].
@@ -26,14 +26,14 @@ class RandomHorizontalFlip(Chance):
         work.flip(horizontal=parameters)
 
 
-class RandomVerticalFlip(Chance):
+class RandomVerticalFlip(RandomApply):
     """Mirror each image top to bottom with probability ``p``.
 
     >>> RandomVerticalFlip(p=1.0)(torch.tensor([[[[1.0], [2.0]]]]))
     tensor([[[[2.],
               [1.]]]])
 
-    Images are uint8 or floating-point, of any size.
+    Images are uint8 or floating-point, and may have different sizes.
 
     Raises:
         ValueError: ``p`` is not in [0, 1].

@@ -1,4 +1,4 @@
-"""Transforms that each image undergoes, or does not, by chance."""
+"""``RandomApply``: base of transforms that are applied to each image with probability ``p``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from fastload.transforms.arguments import probability
 from fastload.transforms.key import Key
 from fastload.transforms.transform import Transform
 
-__all__ = ["Chance"]
+__all__ = ["RandomApply"]
 
 
-class Chance(Transform):
-    """A transform of each image with probability ``p``, and nothing else to draw.
+class RandomApply(Transform):
+    """A transform that is applied to each image with probability ``p`` and has no other random parameter.
+
+    A subclass implements :meth:`record`, which gets bool (N,): the images to transform.
 
     Raises:
         ValueError: ``p`` is not in [0, 1].
@@ -25,5 +27,5 @@ class Chance(Transform):
         return f"{type(self).__name__}(p={self.p})"
 
     def sample(self, sizes: torch.Tensor, key: Key) -> torch.Tensor:
-        """Which images undergo it, bool (N,)."""
+        """Which images to transform, bool (N,), on the CPU."""
         return torch.from_numpy(key.uniform(len(sizes)).numpy() < self.p)

@@ -1,7 +1,7 @@
-"""Random boxes: what RandomResizedCrop keeps, and RandomErasing overwrites.
+"""Random boxes, which RandomResizedCrop keeps and RandomErasing overwrites.
 
-They are drawn in NumPy: PyTorch lets go of the interpreter's lock in every operation, however small, and waits for it
-again beside the thread that trains (docs/decoding.md).
+They are drawn in NumPy. Each PyTorch operation, however small, releases the interpreter's lock and then waits for the
+training thread to release it (docs/notes/python-per-batch.md).
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-__all__ = ["ATTEMPTS", "between", "corners", "draw_sides", "first"]
+__all__ = ["ATTEMPTS", "SMALLEST_RATIO", "between", "corners", "draw_sides", "first_accepted"]
 
-ATTEMPTS = 10  # as torchvision: boxes that are drawn before none is taken to fit
+ATTEMPTS = 10  # boxes drawn for each image, as torchvision: the first that fits is used
+SMALLEST_RATIO = 1e-6  # of a box's sides; a smaller one is refused as a mistake
 Numbers = TypeVar("Numbers", np.ndarray, torch.Tensor)
 
 
 def between(numbers: Numbers, low: float, high: float) -> Numbers:
-    """Numbers uniform in [0, 1), spread over ``low`` to ``high``.
+    """Map numbers from [0, 1) linearly to [``low``, ``high``).
 
     >>> between(torch.tensor([0.0, 0.5]), 2, 4)
     tensor([2., 3.])
@@ -30,20 +31,23 @@ def between(numbers: Numbers, low: float, high: float) -> Numbers:
 def draw_sides(
     sizes: np.ndarray, numbers: np.ndarray, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For each image the two sides of ``ATTEMPTS`` rectangles, int64 (N, ATTEMPTS), the first over the second a ratio.
+    """The sides of ``ATTEMPTS`` random boxes for each image: two arrays, int64 (N, ATTEMPTS).
 
-    Their area is uniform over ``scale`` as a share of the image's, their ratio log-uniform over ``ratio``. ``numbers``:
-    (N, 2 * ATTEMPTS), uniform in [0, 1).
+    Args:
+        sizes: height and width of the images, int64 (N, 2).
+        numbers: uniform in [0, 1), (N, 2 * ATTEMPTS).
+        scale: a box's area as a share of the image's is uniform over it.
+        ratio: a box's first side over its second is log-uniform over it.
     """
     area = sizes.prod(1, keepdims=True, dtype=np.float64) * between(numbers[:, :ATTEMPTS], *scale)
     aspect = np.exp(between(numbers[:, ATTEMPTS:], log(ratio[0]), log(ratio[1])))
     return _rounded(np.sqrt(area * aspect)), _rounded(np.sqrt(area / aspect))
 
 
-def first(accepted: np.ndarray, *values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What each of ``values``, (N, ATTEMPTS), is at the first accepted attempt, as columns, and whether there is one.
+def first_accepted(accepted: np.ndarray, *values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each of ``values``, (N, ATTEMPTS), at the first accepted attempt, as columns; and whether there is one, (N, 1).
 
-    >>> first(np.array([[False, True]]), np.array([[3, 4]]), np.array([[5, 6]]))
+    >>> first_accepted(np.array([[False, True]]), np.array([[3, 4]]), np.array([[5, 6]]))
     (array([[4, 6]]), array([[ True]]))
     """
     rows, attempt = np.arange(len(accepted)), accepted.argmax(1)
@@ -51,7 +55,7 @@ def first(accepted: np.ndarray, *values: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def corners(numbers: np.ndarray, room: np.ndarray) -> np.ndarray:
-    """Whole numbers from 0 to ``room``, both included, each as likely.
+    """Map numbers from [0, 1) to integers from 0 to ``room`` inclusive, each as likely.
 
     >>> corners(np.array([0.0, 0.999]), np.array([2, 2]))
     array([0, 2])

@@ -1,29 +1,30 @@
-"""Sharpen images, or the opposite."""
+"""Random sharpening or smoothing of images."""
 
 from __future__ import annotations
 
 import torch
 
 from fastload.transforms.lazy import LazyImages
-from fastload.transforms.random_apply import Chance
+from fastload.transforms.random_apply import RandomApply
 
 __all__ = ["RandomAdjustSharpness"]
 
 
-class RandomAdjustSharpness(Chance):
+class RandomAdjustSharpness(RandomApply):
     """Change the sharpness of each image with probability ``p``.
 
     >>> RandomAdjustSharpness(2, p=1.0)(torch.full((1, 3, 4, 4), 7, dtype=torch.uint8)).unique()
     tensor([7], dtype=torch.uint8)
 
-    Images of one size, uint8, or floating-point from 0 to 1. Torchvision's formula.
+    Images have one size and are uint8, or floating-point from 0 to 1. The formula is torchvision's: a blend of the
+    image with a smoothed copy, or an extrapolation away from the copy.
 
     Args:
-        sharpness_factor: 0 gives a smoothed image, 1 the image, 2 one that is twice as sharp.
-        p: probability of an image to be changed.
+        sharpness_factor: 0 gives the smoothed image, 1 the original, 2 one that is twice as sharp.
+        p: probability that an image is changed.
 
     Raises:
-        ValueError: ``sharpness_factor`` is negative, or ``p`` not in [0, 1].
+        ValueError: ``sharpness_factor`` is negative, or ``p`` is not in [0, 1].
     """
 
     def __init__(self, sharpness_factor: float, p: float = 0.5) -> None:
