@@ -1,4 +1,4 @@
-"""Blur images."""
+"""Random Gaussian blur."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from fastload.transforms.transform import Transform
 
 __all__ = ["GaussianBlur", "kernel_side", "sigma_range"]
 
-NARROWEST = 1e-3  # pixels; below, exp(-x**2 / 2 sigma**2) has no meaning in float32, and the image stays as it is
+SMALLEST_SIGMA = 1e-3  # pixels; below, sigma**2 loses its meaning in float32, and a blur changes nothing
 
 
 class GaussianBlur(Transform):
-    """Blur each image with probability ``p``, by a Gaussian whose sigma is uniform over ``sigma``.
+    """Blur each image with probability ``p``, with a Gaussian whose standard deviation is uniform over ``sigma``.
 
     >>> GaussianBlur(kernel_size=3)(torch.full((2, 3, 4, 4), 7, dtype=torch.uint8)).unique()
     tensor([7], dtype=torch.uint8)
 
-    Images of one size, uint8, or floating-point from 0 to 1, mirrored at their edges. Torchvision's formula.
+    Images have one size and are uint8, or floating-point from 0 to 1. The formula is torchvision's; at the edges the
+    image is continued by its mirror image.
 
     Args:
-        kernel_size: odd number of pixels, along either side, over which is averaged.
+        kernel_size: side of the square kernel in pixels, an odd number.
         sigma: least and greatest standard deviation in pixels, or one number.
-        p: probability of an image to be blurred.
+        p: probability that an image is blurred.
 
     Raises:
-        ValueError: ``kernel_size`` is even or not the same along both sides, ``sigma`` is not positive or out of order,
-            or ``p`` is not in [0, 1].
+        ValueError: ``kernel_size`` is even or differs between the sides, ``sigma`` is below 0.001 or out of order, or
+            ``p`` is not in [0, 1].
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class GaussianBlur(Transform):
         return f"GaussianBlur({self.kernel_size}, {self.sigma}, p={self.p})"
 
     def sample(self, sizes: torch.Tensor, key: Key) -> torch.Tensor:
-        """Standard deviations, float32 (N,); 0 for images that stay as they are."""
+        """Standard deviations in pixels, float32 (N,); 0 for images that are not blurred."""
         numbers = key.uniform(len(sizes), 2)
         return (between(numbers[:, 0], *self.sigma) * (numbers[:, 1] < self.p)).float()
 
@@ -63,4 +64,4 @@ def kernel_side(kernel_size: int | Sequence[int]) -> int:
 
 
 def sigma_range(sigma: float | Sequence[float]) -> tuple[float, float]:
-    return interval("sigma", (sigma, sigma) if isinstance(sigma, int | float) else sigma, NARROWEST, inf)
+    return interval("sigma", (sigma, sigma) if isinstance(sigma, int | float) else sigma, SMALLEST_SIGMA, inf)

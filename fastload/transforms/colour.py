@@ -1,4 +1,4 @@
-"""Change the colours of images."""
+"""Random and fixed changes of colour: ColorJitter, and one operation with a probability."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ __all__ = [
 ]
 
 Range = float | Sequence[float] | None
-BITS = 8
+BITS = 8  # of a uint8 value
 
 
 class ColorJitter(Transform):
-    """Change the brightness, contrast, saturation and hue of each image at random, in an order that is random too.
+    """Change brightness, contrast, saturation and hue of each image by random amounts, in a random order.
 
     >>> ColorJitter(brightness=0.4, hue=(-0.1, 0.1))
     ColorJitter(brightness=(0.6, 1.4), hue=(-0.1, 0.1))
@@ -39,27 +39,27 @@ class ColorJitter(Transform):
     >>> ColorJitter(brightness=(0.5, 0.5))(images).unique()
     tensor([100], dtype=torch.uint8)
 
-    Images have 3 channels, or 1, which has no saturation and no hue; uint8, or floating-point from 0 to 1. Each image
-    has its own factors and order.
+    Images are uint8, or floating-point from 0 to 1, and have 3 channels, or 1, where saturation and hue change nothing.
+    Amounts and order are drawn for each image. None and 0 leave a property as it is.
 
     Args:
-        brightness, contrast, saturation: the factor's least and greatest value, or x for ``max(0, 1 - x)`` to
-            ``1 + x``; uniform. 0 is black, a grey image, or no colour; 1 is the image.
-        hue: least and greatest turn of the colour wheel, from -0.5 to 0.5, or x for -x to x; uniform.
+        brightness, contrast, saturation: least and greatest factor, or x for ``max(0, 1 - x)`` to ``1 + x``; uniform.
+            Factor 0 gives black, uniform grey, or no colour; factor 1 the original.
+        hue: least and greatest shift in turns of the colour wheel, from -0.5 to 0.5, or x for -x to x; uniform.
 
     Raises:
-        TypeError: one of them is neither a number nor two.
-        ValueError: one of them is out of order or out of bounds.
+        TypeError: an argument is neither a number nor two numbers.
+        ValueError: an argument is out of order or out of range.
     """
 
     def __init__(
         self, brightness: Range = None, contrast: Range = None, saturation: Range = None, hue: Range = None
     ) -> None:
         given = {
-            Op.BRIGHTNESS: _factors("brightness", brightness),
-            Op.CONTRAST: _factors("contrast", contrast),
-            Op.SATURATION: _factors("saturation", saturation),
-            Op.HUE: _turns("hue", hue),
+            Op.BRIGHTNESS: _factor_range("brightness", brightness),
+            Op.CONTRAST: _factor_range("contrast", contrast),
+            Op.SATURATION: _factor_range("saturation", saturation),
+            Op.HUE: _hue_range("hue", hue),
         }
         self.ranges = {op: bounds for op, bounds in given.items() if bounds is not None}
 
@@ -67,16 +67,16 @@ class ColorJitter(Transform):
         return f"ColorJitter({', '.join(f'{op.name.lower()}={bounds}' for op, bounds in self.ranges.items())})"
 
     def sample(self, sizes: torch.Tensor, key: Key) -> torch.Tensor:
-        """Operations in order, float32 (N, S, 2): code and amount; S is how many are asked for."""
+        """Each image's S operations in order, float32 (N, S, 2): code (``Op``) and amount."""
         return self.ops(key.uniform(len(sizes), max(2, self.numbers)))
 
     @property
     def numbers(self) -> int:
-        """How many random numbers an image takes."""
+        """Random numbers needed for each image."""
         return 2 * len(self.ranges)
 
     def ops(self, numbers: torch.Tensor) -> torch.Tensor:
-        """What :meth:`sample` gives, from ``numbers``, (N, ``self.numbers``), uniform in [0, 1)."""
+        """The result of :meth:`sample`, from ``numbers``, (N, ``self.numbers``), uniform in [0, 1)."""
         count, drawn = len(self.ranges), numbers.numpy()
         ops = np.empty((len(drawn), count, 2), dtype=np.float32)
         for column, (op, bounds) in enumerate(self.ranges.items()):
@@ -90,12 +90,13 @@ class ColorJitter(Transform):
             work.colour(parameters)
 
 
-class _Pixelwise(RandomApply):
-    """One colour operation, on each image with probability ``p``."""
+class _RandomColour(RandomApply):
+    """One colour operation, applied to each image with probability ``p``."""
 
     op: Op
 
-    def amount(self, work: LazyImages) -> float:  # noqa: ARG002  (some depend on the images' values)
+    def amount(self, work: LazyImages) -> float:  # noqa: ARG002  (subclasses use it)
+        """The operation's amount, in the units that ``Op`` states."""
         return 0.0
 
     def record(self, work: LazyImages, parameters: torch.Tensor) -> None:
@@ -104,14 +105,14 @@ class _Pixelwise(RandomApply):
         work.colour(torch.from_numpy(ops))
 
 
-class RandomGrayscale(_Pixelwise):
-    """Take the colour out of each image with probability ``p``; it keeps its channels.
+class RandomGrayscale(_RandomColour):
+    """Convert each image to grey with probability ``p``; it keeps its number of channels.
 
     >>> RandomGrayscale(p=1.0)(torch.tensor([[[[1.0]], [[0.0]], [[0.0]]]])).flatten()
     tensor([0.2989, 0.2989, 0.2989])
 
-    Grey is 0.2989 red + 0.587 green + 0.114 blue, torchvision's. Images have 3 channels, or 1, which stays as it is;
-    uint8, or floating-point from 0 to 1.
+    Grey is 0.2989 red + 0.587 green + 0.114 blue, as in torchvision. Images are uint8, or floating-point from 0 to 1,
+    and have 3 channels, or 1, which stays as it is.
 
     Raises:
         ValueError: ``p`` is not in [0, 1].
@@ -123,13 +124,13 @@ class RandomGrayscale(_Pixelwise):
         super().__init__(p)
 
 
-class Grayscale(_Pixelwise):
-    """Take the colour out of all images, which keep their 3 channels.
+class Grayscale(_RandomColour):
+    """Convert all images to grey; they keep their 3 channels.
 
     >>> Grayscale()(torch.tensor([[[[1.0]], [[0.0]], [[0.0]]]])).flatten()
     tensor([0.2989, 0.2989, 0.2989])
 
-    For images of one channel put torchvision's ``v2.Grayscale(1)`` into the ``Compose``.
+    For a result with one channel, put torchvision's ``v2.Grayscale(1)`` into the ``Compose``.
 
     Raises:
         ValueError: ``num_output_channels`` is not 3.
@@ -148,8 +149,8 @@ class Grayscale(_Pixelwise):
         return "Grayscale(3)"
 
 
-class RandomInvert(_Pixelwise):
-    """Turn each image into its negative with probability ``p``.
+class RandomInvert(_RandomColour):
+    """Invert each image's values with probability ``p``.
 
     >>> RandomInvert(p=1.0)(torch.tensor([[[[0, 55]]]], dtype=torch.uint8))
     tensor([[[[255, 200]]]], dtype=torch.uint8)
@@ -163,13 +164,14 @@ class RandomInvert(_Pixelwise):
     op = Op.INVERT
 
 
-class RandomAutocontrast(_Pixelwise):
-    """Stretch each channel of an image, with probability ``p``, so that its least value becomes 0 and its greatest 1.
+class RandomAutocontrast(_RandomColour):
+    """Stretch each channel of an image to the full range of values, with probability ``p``.
 
     >>> RandomAutocontrast(p=1.0)(torch.tensor([[[[0.25, 0.5, 0.75]]]]))
     tensor([[[[0.0000, 0.5000, 1.0000]]]])
 
-    A channel of one value stays as it is. Images are uint8, or floating-point from 0 to 1.
+    The least value of a channel becomes 0, the greatest 1 (255 in uint8). A channel of one value stays as it is. Images
+    are uint8, or floating-point from 0 to 1.
 
     Raises:
         ValueError: ``p`` is not in [0, 1].
@@ -178,7 +180,7 @@ class RandomAutocontrast(_Pixelwise):
     op = Op.AUTOCONTRAST
 
 
-class RandomSolarize(_Pixelwise):
+class RandomSolarize(_RandomColour):
     """Invert the values of an image that are ``threshold`` or more, with probability ``p``.
 
     >>> RandomSolarize(threshold=128, p=1.0)(torch.tensor([[[[100, 200]]]], dtype=torch.uint8))
@@ -187,7 +189,7 @@ class RandomSolarize(_Pixelwise):
     Images are uint8, or floating-point from 0 to 1; ``threshold`` is in the same units as their values.
 
     Raises:
-        ValueError: ``p`` is not in [0, 1], or ``threshold`` not in [0, 255].
+        ValueError: ``p`` is not in [0, 1], or ``threshold`` is not in [0, 255].
     """
 
     op = Op.SOLARIZE
@@ -204,11 +206,11 @@ class RandomSolarize(_Pixelwise):
     def amount(self, work: LazyImages) -> float:
         if work.dtype is not torch.uint8:
             return self.threshold
-        return (ceil(self.threshold) - 0.5) / 255  # between two levels, so that no rounding of x / 255 decides
+        return (ceil(self.threshold) - 0.5) / 255  # halfway between two levels: the rounding of x / 255 cannot matter
 
 
-class RandomPosterize(_Pixelwise):
-    """Keep only the ``bits`` highest bits of an image's values, with probability ``p``.
+class RandomPosterize(_RandomColour):
+    """Keep the ``bits`` highest bits of an image's values and clear the others, with probability ``p``.
 
     >>> RandomPosterize(bits=1, p=1.0)(torch.tensor([[[[100, 200]]]], dtype=torch.uint8))
     tensor([[[[  0, 128]]]], dtype=torch.uint8)
@@ -216,7 +218,7 @@ class RandomPosterize(_Pixelwise):
     Images are uint8, or floating-point from 0 to 1.
 
     Raises:
-        ValueError: ``p`` is not in [0, 1], or ``bits`` not an int from 0 to 8.
+        ValueError: ``p`` is not in [0, 1], or ``bits`` is not an int from 0 to 8.
     """
 
     op = Op.POSTERIZE
@@ -234,16 +236,16 @@ class RandomPosterize(_Pixelwise):
         return float(self.bits)
 
 
-def _factors(name: str, given: Range) -> tuple[float, float] | None:
+def _factor_range(name: str, given: Range) -> tuple[float, float] | None:
     return _range(name, given, 1, (0, inf))
 
 
-def _turns(name: str, given: Range) -> tuple[float, float] | None:
+def _hue_range(name: str, given: Range) -> tuple[float, float] | None:
     return _range(name, given, 0, (-0.5, 0.5))
 
 
 def _range(name: str, given: Range, centre: float, bounds: tuple[float, float]) -> tuple[float, float] | None:
-    """The least and greatest value; None where every image would stay as it is."""
+    """The least and greatest value; None if every image would stay as it is."""
     if given is None:
         return None
     if isinstance(given, int | float):

@@ -175,6 +175,6 @@ def _borders(padding: int | Sequence[int] | None) -> tuple[int, int, int, int]:
     """The padding in torchvision's order: left, top, right, bottom."""
     given = [padding or 0] if isinstance(padding, int | None) else list(padding)
     if len(given) not in (1, 2, 4) or not all(isinstance(side, int) and side >= 0 for side in given):
-        raise ValueError(f"padding must be a non-negative int, or 2 or 4 of them; got {padding!r}")
+        raise ValueError(f"padding must be an int, or 2 or 4 of them, not negative; got {padding!r}")
     left, top, right, bottom = given * (4 // len(given))
     return left, top, right, bottom

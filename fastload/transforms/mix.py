@@ -1,4 +1,4 @@
-"""Mix the images of a batch with one another, and their labels in the same shares."""
+"""``MixUp`` and ``CutMix``: mix the images of a batch with one another, and their labels with the same weights."""
 
 from __future__ import annotations
 
@@ -23,14 +23,19 @@ Box = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Mixture:
-    """How the images of a batch are mixed, and ``own``, float32 (N,): the weight of an image's own label."""
+    """The parameters of MixUp and CutMix for a batch.
+
+    Attributes:
+        mix: how pixels are mixed, as the kernels take it.
+        own: the weight of an image's own label, float32 (N,).
+    """
 
     mix: Mix
     own: torch.Tensor
 
 
 class _Mixing(Transform):
-    """What MixUp and CutMix share: an image's partner is the one before it, and one draw serves the whole batch."""
+    """Base of MixUp and CutMix: each image's partner is the one before it; one draw is used for the whole batch."""
 
     def __init__(self, num_classes: int | None, label_smoothing: float) -> None:
         if num_classes is not None and not (isinstance(num_classes, int) and num_classes > 0):
@@ -52,14 +57,14 @@ class _Mixing(Transform):
         mix = Mix(
             partners=torch.from_numpy(np.roll(np.arange(count, dtype=np.int32), 1)),
             boxes=torch.from_numpy(np.full((count, 4), box, dtype=np.int32)),
-            inside=_each(inside, count),
-            outside=_each(outside, count),
+            inside=_repeated(inside, count),
+            outside=_repeated(outside, count),
         )
-        return Mixture(mix, _each(own, count))
+        return Mixture(mix, _repeated(own, count))
 
     @abstractmethod
     def _draw(self, generator: np.random.Generator, height: int, width: int) -> tuple[Box, float, float, float]:
-        """The box, the weights of an image's own pixels in it and around it, and of its own label."""
+        """The box, and the weights of an image's own pixels inside and outside of it, and of its own label."""
 
     def record(self, work: LazyImages, parameters: Mixture) -> None:
         work.mix(parameters.mix, partial(self.labels, parameters=parameters))
@@ -72,23 +77,24 @@ class _Mixing(Transform):
 
 
 class MixUp(_Mixing):
-    """Blend each image with the one before it in the batch, and their labels in the same shares.
+    """Blend each image with the one before it in the batch, and their labels with the same weights.
 
     >>> images = torch.tensor([0.0, 1.0]).view(2, 1, 1, 1)
     >>> mixed = MixUp(alpha=0.8, num_classes=10)(images)
     >>> mixed.sum()
     tensor(1.)
 
-    ``lam * image + (1 - lam) * partner`` with one ``lam`` a batch from Beta(alpha, alpha), as torchvision v2 does.
-    Batches must be shuffled. mixup: Beyond Empirical Risk Minimization, Zhang et al., 2017.
+    The result is ``lam * image + (1 - lam) * partner``, with one ``lam`` for each batch from Beta(alpha, alpha), as in
+    torchvision v2. Batches must be shuffled, since partners are neighbours. mixup: Beyond Empirical Risk Minimization,
+    Zhang et al., 2017.
 
     Args:
-        alpha: of the Beta distribution: near 0 most images stay almost as they are, at 1 ``lam`` is uniform.
-        num_classes: needed where labels are class numbers.
+        alpha: parameter of the Beta distribution. At 1 ``lam`` is uniform; near 0 it is mostly close to 0 or 1.
+        num_classes: required if labels are class numbers.
         label_smoothing: the share of a label that is spread over all classes.
 
     Raises:
-        ValueError: ``alpha`` or ``num_classes`` is not positive, or ``label_smoothing`` not in [0, 1).
+        ValueError: ``alpha`` or ``num_classes`` is not positive, or ``label_smoothing`` is not in [0, 1).
         TypeError: when called, the images differ in size.
     """
 
@@ -109,23 +115,24 @@ class MixUp(_Mixing):
 
 
 class CutMix(_Mixing):
-    """Put a box of the image before it in the batch into each image, and mix their labels in the same shares.
+    """Paste a box of the previous image of the batch into each image, and mix their labels by area.
 
     >>> images = torch.tensor([0.0, 1.0]).view(2, 1, 1, 1).expand(2, 1, 8, 8)
     >>> CutMix(num_classes=10)(images).sum()
     tensor(64.)
 
-    The box is the same for all images of a batch, covers a share of Beta(alpha, alpha) of them, and is cut off at their
-    edges; labels follow what is left. As torchvision v2 does. Batches must be shuffled. CutMix: Regularization Strategy
-    to Train Strong Classifiers with Localizable Features, Yun et al., 2019.
+    As in torchvision v2, the box is the same for all images of a batch. Its area as a share of the image's is from
+    Beta(alpha, alpha), its centre is anywhere, and it is clipped to the image; labels are weighted by the clipped area.
+    Batches must be shuffled, since partners are neighbours. CutMix: Regularization Strategy to Train Strong Classifiers
+    with Localizable Features, Yun et al., 2019.
 
     Args:
-        alpha: of the Beta distribution; at 1 the share is uniform.
-        num_classes: needed where labels are class numbers.
+        alpha: parameter of the Beta distribution; at 1 the share is uniform.
+        num_classes: required if labels are class numbers.
         label_smoothing: the share of a label that is spread over all classes.
 
     Raises:
-        ValueError: ``alpha`` or ``num_classes`` is not positive, or ``label_smoothing`` not in [0, 1).
+        ValueError: ``alpha`` or ``num_classes`` is not positive, or ``label_smoothing`` is not in [0, 1).
         TypeError: when called, the images differ in size.
     """
 
@@ -141,19 +148,19 @@ class CutMix(_Mixing):
 
 
 class MixUpCutMix(_Mixing):
-    """``MixUp`` or ``CutMix``, drawn anew for each batch, as the recipes of DeiT and timm have it.
+    """``MixUp`` or ``CutMix``, chosen at random for each batch, as in the recipes of DeiT and timm.
 
     >>> MixUpCutMix(num_classes=1000)
     MixUpCutMix(mixup_alpha=0.8, cutmix_alpha=1.0, switch_prob=0.5, num_classes=1000, label_smoothing=0.0)
 
     Args:
-        mixup_alpha, cutmix_alpha: each one's ``alpha``.
+        mixup_alpha, cutmix_alpha: ``alpha`` of ``MixUp`` and of ``CutMix``.
         switch_prob: probability of ``CutMix``.
-        num_classes, label_smoothing: as theirs.
+        num_classes, label_smoothing: as in ``MixUp``.
 
     Raises:
-        ValueError: an alpha or ``num_classes`` is not positive, ``switch_prob`` not in [0, 1], or ``label_smoothing``
-            not in [0, 1).
+        ValueError: an alpha or ``num_classes`` is not positive, ``switch_prob`` is not in [0, 1], or
+            ``label_smoothing`` is not in [0, 1).
         TypeError: when called, the images differ in size.
     """
 
@@ -183,13 +190,13 @@ class MixUpCutMix(_Mixing):
 
 
 def soft_labels(labels: torch.Tensor, num_classes: int | None, label_smoothing: float = 0.0) -> torch.Tensor:
-    """Class numbers (N,), or labels that are soft already, as float32 (N, num_classes).
+    """Labels as probabilities, float32 (N, num_classes), from class numbers (N,) or soft labels (N, num_classes).
 
     >>> soft_labels(torch.tensor([1]), 4, label_smoothing=0.2)
     tensor([[0.0500, 0.8500, 0.0500, 0.0500]])
 
     Raises:
-        ValueError: ``num_classes`` is missing, or is not what soft labels have.
+        ValueError: ``num_classes`` is None for class numbers, or differs from the width of soft labels.
     """
     if labels.ndim == 1 and not labels.is_floating_point():
         if num_classes is None:
@@ -203,7 +210,7 @@ def soft_labels(labels: torch.Tensor, num_classes: int | None, label_smoothing: 
     return labels.float() * (1 - label_smoothing) + label_smoothing / labels.shape[1]
 
 
-def _each(weight: float, count: int) -> torch.Tensor:
+def _repeated(weight: float, count: int) -> torch.Tensor:
     return torch.from_numpy(np.full(count, weight, dtype=np.float32))
 
 
@@ -214,14 +221,14 @@ def _mix_up(generator: np.random.Generator, alpha: float) -> tuple[Box, float, f
 
 def _cut_mix(generator: np.random.Generator, alpha: float, height: int, width: int) -> tuple[Box, float, float, float]:
     half = 0.5 * (1 - generator.beta(alpha, alpha)) ** 0.5
-    top, bottom = _cut(generator, int(half * height), height)
-    left, right = _cut(generator, int(half * width), width)
+    top, bottom = _clipped_span(generator, int(half * height), height)
+    left, right = _clipped_span(generator, int(half * width), width)
     own = 1 - (bottom - top) * (right - left) / (height * width)
     return (top, left, bottom - top, right - left), 0.0, 1.0, own
 
 
-def _cut(generator: np.random.Generator, half: int, length: int) -> tuple[int, int]:
-    """From where to where a box reaches whose centre lies anywhere."""
+def _clipped_span(generator: np.random.Generator, half: int, length: int) -> tuple[int, int]:
+    """Start and end of a span of ``2 * half`` pixels around a random centre, clipped to ``length``."""
     centre = int(generator.integers(length))
     return max(centre - half, 0), min(centre + half, length)
 

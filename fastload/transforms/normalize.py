@@ -1,4 +1,4 @@
-"""Turn bytes into the floats that a model is trained on."""
+"""``Normalize``: uint8 images to the floating-point values that a model is trained on."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ MEMORY_FORMATS = (torch.contiguous_format, torch.channels_last)
 
 
 class Normalize(Transform):
-    """``(images / 255 - mean) / std``, each channel with its own numbers, in one pass over memory.
+    """Compute ``(images / 255 - mean) / std`` for each channel, in one pass over memory.
 
     >>> Normalize(mean=[0.5], std=[0.25])(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
     tensor([[[[-2.,  2.]]]])
 
-    Images are uint8, (N, C, H, W) with any strides, or (N, H, W, C), told by the number of channels that ``mean`` has.
-    Floating-point images are taken to be scaled to 0 to 1. The result is (N, C, H, W).
+    Images are uint8, (N, C, H, W) with any strides, or (N, H, W, C), which is recognised by the length of ``mean``.
+    Floating-point images must be scaled to 0 to 1, and are not divided by 255. The result is (N, C, H, W).
 
     Args:
-        mean, std: one number a channel, as fractions of the full scale, or, if any is above 1, in 0 to 255 (then
-            floating-point images are taken to be in 0 to 255 too).
-        dtype: of the result: float32, bfloat16 or float16; computed in float32 and rounded once.
+        mean, std: one number for each channel, as fractions of the full scale. If any is above 1, all are in units of
+            0 to 255, and floating-point images must be, too.
+        dtype: of the result: float32, bfloat16 or float16. Values are computed in float32 and rounded once.
         memory_format: of the result: ``torch.contiguous_format`` or ``torch.channels_last``.
 
     Raises:
         ValueError: ``mean`` and ``std`` differ in length, a std is not positive, or ``dtype`` or ``memory_format`` is
-            none of these.
+            not one of these.
         TypeError: when called, the images are neither uint8 nor floating-point, or have another number of channels.
     """
 
@@ -48,7 +48,7 @@ class Normalize(Transform):
     ) -> None:
         mean, std = ([float(value) for value in values] for values in (mean, std))
         if len(mean) != len(std) or not mean:
-            raise ValueError(f"mean and std need one number a channel each; got mean={mean}, std={std}")
+            raise ValueError(f"mean and std must have one number a channel each; got mean={mean}, std={std}")
         if not all(value > 0 for value in std):
             raise ValueError(f"std must be positive; got {std}")
         if dtype not in FLOATS:

@@ -1,4 +1,4 @@
-"""Resize images."""
+"""``Resize``: to a height and width, or by the length of a side."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ __all__ = ["Resize"]
 
 
 class Resize(Transform):
-    """Resize each image: to a height and width, or so that its shorter side becomes ``size``.
+    """Resize each image to a height and width, or its shorter side to ``size``, keeping its ratio.
 
     >>> Resize(256)(torch.zeros(2, 3, 375, 500, dtype=torch.uint8)).shape
     torch.Size([2, 3, 256, 341])
 
-    Images are uint8 or floating-point, and may be of different sizes; before a crop, nothing outside of it is computed.
+    Images are uint8 or floating-point, and may have different sizes. If a crop follows, only the pixels in the crop are
+    computed.
 
     Args:
-        size: (height, width), or an int, to which the shorter side is brought, or None, to use ``max_size`` alone.
+        size: (height, width); or an int, the length of the shorter side; or None, if ``max_size`` is given.
         interpolation: "bilinear" or "bicubic", both antialiased, or "nearest".
-        max_size: the most that the longer side may become where ``size`` is an int; the shorter becomes less then.
+        max_size: the greatest length of the longer side, if ``size`` is an int: where it would be exceeded, the image
+            is made smaller. If ``size`` is None, the length of the longer side.
 
     Raises:
-        ValueError: ``size`` or ``max_size`` is not positive, ``max_size`` is not above ``size``, or is given with a
-            height and width, or with neither, or ``interpolation`` is none of these.
+        ValueError: ``size`` or ``max_size`` is not positive; ``max_size`` is not above an int ``size``, or is given
+            with (height, width); both are None; or ``interpolation`` is not one of the three.
     """
 
     def __init__(
@@ -53,10 +55,10 @@ class Resize(Transform):
         return f"Resize({self.size}, {self.interpolation!r}{longest})"
 
     def sample(self, sizes: torch.Tensor, key: Key) -> torch.Tensor:  # noqa: ARG002  (there is nothing to draw)
-        """What each image becomes, int64 (N, 2): height and width."""
+        """New height and width of each image, int64 (N, 2)."""
         if isinstance(self.size, tuple):
             return torch.tensor(self.size).repeat(len(sizes), 1)
-        # Torchvision's formula, in its order: the quotients are cut off, so their last bit counts.
+        # Torchvision's formula, with its order of operations: quotients are rounded down, so their last bit matters.
         short, long = sizes.double().aminmax(dim=1)
         if self.size is None:
             new_long = torch.full_like(long, self.max_size or 0)
