@@ -1,4 +1,4 @@
-"""Several transforms, in as few passes over memory as they need."""
+"""``Compose``: several transforms, run in as few passes over memory as possible."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from typing import Any
 import torch
 
 from fastload.transforms.batch import Batch
-from fastload.transforms.explain import described
+from fastload.transforms.explain import DryRun
 from fastload.transforms.key import Key
-from fastload.transforms.lazy import HALVES, LazyImages
+from fastload.transforms.lazy import LazyImages
 from fastload.transforms.normalize import Normalize
 from fastload.transforms.transform import Transform
 
 __all__ = ["Compose"]
 
 Step = Callable[..., Any]
+HALVES = (torch.float16, torch.bfloat16)
 
 
 class Compose(Transform):
-    """Apply transforms one after another, as if in one go.
+    """Apply transforms one after another, in as few passes over memory as possible.
 
     >>> from fastload.transforms import Normalize, RandomHorizontalFlip
     >>> images = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
     >>> Compose([RandomHorizontalFlip(), Normalize([0.5] * 3, [0.5] * 3)])(images).unique()
     tensor([-1.])
 
-    Transforms of this package that follow each other share passes over memory; nothing is rounded between them.
-    ``print`` shows the passes. Beside them any callable that takes and returns a batch of images can stand in the list:
-    a module of torchvision v2 or kornia, a compiled function.
+    Neighbouring transforms of this package share passes, and values are not rounded between them. ``print`` shows the
+    passes. Any callable that takes a batch of images and returns one can be in the list too: a module of torchvision v2
+    or kornia, or a compiled function. It shares no pass.
 
     Raises:
-        TypeError: an element is not callable.
+        TypeError: an element of ``transforms`` is not callable.
     """
 
     def __init__(self, transforms: Sequence[Step]) -> None:
@@ -43,12 +44,18 @@ class Compose(Transform):
         return f"Compose({self.transforms})"
 
     def __str__(self) -> str:
-        return described(self.transforms, _store(self.transforms))
+        dry_run = DryRun(_channels(self.transforms) or 3)
+        for shares, members in self._groups():
+            transforms = [transform for _, transform in members]
+            if shares:
+                dry_run.together(transforms, _store(transforms))
+                continue
+            for transform in transforms:
+                dry_run.alone(transform)
+        return str(dry_run)
 
     def run(self, batch: Batch, key: Key) -> None:
-        steps = list(enumerate(self.transforms))
-        for shares, group in groupby(steps, key=lambda step: _shares_passes(step[1])):
-            members = list(group)
+        for shares, members in self._groups():
             if batch.is_empty:
                 return
             if shares:
@@ -60,30 +67,44 @@ class Compose(Transform):
                 else:
                     batch.call(transform)
 
+    def _groups(self) -> Iterator[tuple[bool, list[tuple[int, Any]]]]:
+        """Neighbours that share passes, or that do not: whether they do, and the transforms with their indices."""
+        for shares, group in groupby(enumerate(self.transforms), key=lambda member: _shares_passes(member[1])):
+            yield shares, list(group)
+
     def _run_together(self, batch: Batch, key: Key, members: list[tuple[int, Any]]) -> None:
-        normalize = next((each for _, each in members if isinstance(each, Normalize)), None)
-        channels = None if normalize is None else len(normalize.mean)
-        with batch.work(channels=channels, store=_store([each for _, each in members])) as work:
+        transforms = [transform for _, transform in members]
+        with batch.work(channels=_channels(transforms), store=_store(transforms)) as work:
             for draw, transform in members:
                 transform.record(work, transform.sample(work.sizes, key.for_draw(draw)))
 
-    def sample(self, sizes: torch.Tensor, key: Key) -> None:  # noqa: ARG002  (each transform samples in its turn)
+    def sample(self, sizes: torch.Tensor, key: Key) -> None:  # noqa: ARG002  (each of its transforms samples)
         return None
 
     def record(self, work: LazyImages, parameters: Any) -> None:  # noqa: ARG002
-        raise TypeError("a Compose records nothing itself: its transforms do")
+        raise TypeError("a Compose records no work: its transforms do, in run()")
 
 
 def _shares_passes(transform: Step) -> bool:
-    """Whether a transform's work can be done together with that of others."""
+    """Whether a transform records its work: one with a ``run`` of its own does not."""
     return isinstance(transform, Normalize) or (
         isinstance(transform, Transform) and type(transform).run is Transform.run
     )
 
 
+def _normalize(transforms: Sequence[Step]) -> Normalize | None:
+    return next((each for each in transforms if isinstance(each, Normalize)), None)
+
+
+def _channels(transforms: Sequence[Step]) -> int | None:
+    """The images' number of channels, if a transform tells it."""
+    normalize = _normalize(transforms)
+    return None if normalize is None else len(normalize.mean)
+
+
 def _store(transforms: Sequence[Step]) -> torch.dtype:
-    """How values lie between passes: no wider than they will be stored in the end."""
-    normalize = next((each for each in transforms if isinstance(each, Normalize)), None)
+    """The dtype of values between passes: of no more bytes than the result's."""
+    normalize = _normalize(transforms)
     return torch.float16 if normalize is not None and normalize.dtype in HALVES else torch.float32
 
 

@@ -1,146 +1,194 @@
-"""What ``print(transform)`` shows: the passes over memory that a composition needs, found by a dry run."""
+"""``DryRun``: the passes over memory that transforms need, which ``print(transform)`` shows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+import numpy as np
 import torch
 
-from fastload.kernels.spec import Epilogue
+from fastload.kernels.spec import ColourProgram, Epilogue, Op
 from fastload.structure.ragged import Ragged
 from fastload.transforms.decode import DecodeJpeg
-from fastload.transforms.geometry import HEIGHT, WIDTH, Geometry, Pixels, sizes_of
+from fastload.transforms.geometry import SIDES, VIRTUAL, Geometry, Pixels, Size, rows_of, size_of
 from fastload.transforms.key import Key
-from fastload.transforms.lazy import LazyImages
+from fastload.transforms.lazy import LazyImages, Normalization
 from fastload.transforms.transform import Transform
 
-__all__ = ["described"]
+__all__ = ["DryRun"]
 
-# The batch of the dry run: enough images that the mean of the random crops is steady.
-IMAGES, IMAGE_HEIGHT, IMAGE_WIDTH, CHANNELS = 256, 375, 500, 3
-IMAGE_BYTES = IMAGES * IMAGE_HEIGHT * IMAGE_WIDTH * CHANNELS
+COUNT, HEIGHT, WIDTH = 256, 375, 500  # of the images of a dry run: so many that the mean of random crops is steady
 
 
-@dataclass
+@dataclass(frozen=True)
 class PassCost:
-    """Passes over memory that the same transforms share: the transforms' names in order, bytes read and written."""
+    """One pass over memory: the transforms that it does in order, and the bytes read and written for all images."""
 
-    names: Sequence[str]
+    names: tuple[str, ...]
     read: float
     written: float
-    count: int = 1
+    has_statistics: bool = False
+
+
+class DryRun:
+    """The passes that steps of a composition take, found without pixels.
+
+    >>> from fastload.transforms import Normalize, RandomHorizontalFlip, RandomResizedCrop
+    >>> dry_run = DryRun()
+    >>> dry_run.together([RandomResizedCrop(224), RandomHorizontalFlip(), Normalize([0.5] * 3, [0.5] * 3)])
+    >>> print(dry_run)
+    1 pass over memory, in bytes per byte of uint8 images of 500x375:
+      1. RandomResizedCrop + RandomHorizontalFlip + Normalize: reads 0.42, writes 1.07
+
+    "statistics" are those of the images that the next pass's contrast needs.
+    """
+
+    def __init__(self, channels: int = 3) -> None:
+        self._images: Pixels = torch.empty(COUNT, channels, HEIGHT, WIDTH, dtype=torch.uint8, device="meta")
+        self._batch = _bytes(self._images)
+        self._passes = 0
+        self._lines: list[str] = []
+
+    def together(self, transforms: Sequence[Transform], store: torch.dtype = torch.float32) -> None:
+        """Add transforms that share passes; between passes values are stored as ``store``."""
+        trace = _Trace(self._images, store)
+        problem = ""
+        try:
+            self._images = trace.run(transforms)
+        except (TypeError, ValueError) as error:  # a crop, for example, that does not fit into the images of a dry run
+            problem = str(error)
+        for names, costs in groupby(trace.costs, key=lambda cost: cost.names):
+            self._add(names, list(costs))
+        if problem:
+            self._lines.append(f"  {trace.name} cannot be shown: {problem}")
+
+    def alone(self, step: Callable[..., Any]) -> None:
+        """Add a step that shares no pass: the decoder, or a function of the user."""
+        if isinstance(step, DecodeJpeg):
+            self._images = _without_pixels(rows_of((HEIGHT, WIDTH), COUNT), torch.uint8, channels=3)
+            self._lines.append("  DecodeJpeg: files to pixels")
+        else:
+            self._lines.append(f"  {step!r}: called as it is")
+
+    def _add(self, names: tuple[str, ...], costs: list[PassCost]) -> None:
+        """A line for one pass, or for several in a row of the same transform, as a recipe has them."""
+        first, self._passes = self._passes + 1, self._passes + len(costs)
+        does = [*names, *["statistics"] * any(cost.has_statistics for cost in costs)]
+        number, count = (first, "") if len(costs) == 1 else (f"{first}-{self._passes}", f" ({len(costs)} passes)")
+        read, written = (
+            sum(values) / self._batch for values in zip(*((c.read, c.written) for c in costs), strict=True)
+        )
+        self._lines.append(f"  {number}. {' + '.join(does)}{count}: reads {read:.2f}, writes {written:.2f}")
 
     def __str__(self) -> str:
-        passes = f" ({self.count} passes)" if self.count > 1 else ""
-        traffic = f"reads {self.read / IMAGE_BYTES:.2f}, writes {self.written / IMAGE_BYTES:.2f}"
-        return f"{' + '.join(self.names) or 'store'}{passes}: {traffic}"
+        passes = f"{self._passes} pass{'' if self._passes == 1 else 'es'} over memory"
+        return "\n".join([f"{passes}, in bytes per byte of uint8 images of {WIDTH}x{HEIGHT}:", *self._lines])
 
 
-class Trace(LazyImages):
-    """A dry run: it lists the passes instead of running them."""
+class _Trace(LazyImages):
+    """Images without pixels, whose passes are noted in ``costs`` by the names of the transforms that share them."""
 
     def __init__(self, images: Pixels, store: torch.dtype) -> None:
         super().__init__(images, store=store)
-        self.passes: list[PassCost] = []
-        self.names: list[str] = []
+        self.costs: list[PassCost] = []
         self.name = ""
 
-    def add(self, transform: Transform) -> None:
-        """Record a transform, and list the passes that it completes."""
-        self.name = type(transform).__name__
-        passes = len(self.passes)
-        transform.record(self, transform.sample(self.sizes, Key()))
-        if not (len(self.passes) > passes and self.passes[-1].names == [self.name]):
-            self.names.append(self.name)
+    def run(self, transforms: Sequence[Transform]) -> Pixels:
+        for transform in transforms:
+            self.name = type(transform).__name__
+            transform.record(self, transform.sample(self.sizes, Key()))
+        return self.result()
 
-    def _run(self, *, last: bool) -> Pixels:
-        images = super()._run(last=last)
-        self.names = []
-        return images
+    # What transforms record: whose it is
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._movers: list[str] = []
+        self._colourers: list[str] = []  # of each operation of the colour program
+        self._finishers: list[str] = []
+
+    def _move(self, step: Callable[[Geometry], None]) -> None:
+        super()._move(step)
+        self._movers.append(self.name)
+
+    def colour(self, ops: torch.Tensor) -> None:
+        super().colour(ops)
+        self._colourers += [self.name] * ops.shape[1]
+
+    def normalize(self, *arguments: Any, **options: Any) -> None:
+        super().normalize(*arguments, **options)
+        self._finishers.append(self.name)
+
+    def erase(self, *arguments: Any, **options: Any) -> None:
+        super().erase(*arguments, **options)
+        self._finishers.append(self.name)
+
+    def mix(self, *arguments: Any, **options: Any) -> None:
+        super().mix(*arguments, **options)
+        self._finishers.append(self.name)
+
+    # Calls of kernels: what they read and write
 
     def _resample(self, images: Pixels, geometry: Geometry, epilogue: Epilogue) -> tuple[Pixels, None]:
-        boxes = geometry.windows[:, HEIGHT : WIDTH + 1].prod(1).sum()
-        itemsize = images.dtype.itemsize
-        if isinstance(geometry.size, tuple):
-            out: Pixels = torch.empty(
-                len(geometry.windows), CHANNELS, *geometry.size, dtype=epilogue.dtype, device="meta"
-            )
-        else:
-            out = _without_pixels(geometry.size, epilogue.dtype)
-        return self._add_pass(float(boxes) * CHANNELS * itemsize, out)
+        windows, sizes = geometry.windows, rows_of(geometry.size, len(images)).numpy()
+        used = windows[:, SIDES] * np.minimum(sizes / windows[:, VIRTUAL], 1)  # of each box, what the output shows
+        read = float(used.prod(1).sum()) * self._channel_count * images.dtype.itemsize
+        out = self._like(geometry.size, epilogue.dtype)
+        names = [*self._movers, *self._epilogue_of(epilogue)]
+        return self._note(names, read, out, has_statistics=epilogue.statistics), None
 
     def _colour(self, images: Pixels, epilogue: Epilogue) -> tuple[Pixels, None]:
-        out = (
-            _without_pixels(sizes_of(images), epilogue.dtype)
-            if isinstance(images, Ragged)
-            else images.to(epilogue.dtype)
-        )
-        return self._add_pass(_bytes(images), out)
+        out = self._like(size_of(images), epilogue.dtype)
+        return self._note(self._epilogue_of(epilogue), _bytes(images), out, has_statistics=epilogue.statistics), None
 
-    def _flip_normalize(self, images: torch.Tensor, mirrored: Any, normalization: Any) -> torch.Tensor:  # noqa: ARG002
-        out = images.to(normalization.dtype)
-        self._add_pass(_bytes(images), out)
+    def _flip_normalize(
+        self,
+        images: torch.Tensor,
+        mirrored: torch.Tensor | None,  # noqa: ARG002
+        normalization: Normalization,
+    ) -> torch.Tensor:
+        names = [*self._movers, *self._finishers]
+        out: torch.Tensor = self._note(names, _bytes(images), images.to(normalization.dtype))
         return out
 
     def _mirror(self, images: torch.Tensor, mirrored: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
-        self._add_pass(_bytes(images), images)
+        self._note(self._movers, _bytes(images), images)
         return images
 
     def _step(self, kernel: str, *parameters: Any, **options: Any) -> None:  # noqa: ARG002
-        read = self.flush_batch()
-        self.images = read.to(self.store)
-        self.passes.append(PassCost([self.name], _bytes(read), _bytes(self.images)))
+        self.images = self._note([self.name], _bytes(self.images), self._like(size_of(self.images), self.store))
 
-    def _add_pass(self, read: float, out: Pixels) -> tuple[Pixels, None]:
-        self.passes.append(PassCost(self.names, read, _bytes(out)))
-        return out, None
+    def _note(self, names: list[str], read: float, out: Pixels, *, has_statistics: bool = False) -> Any:
+        unnamed = () if has_statistics else (f"store as {str(out.dtype).removeprefix('torch.')}",)
+        self.costs.append(PassCost(tuple(dict.fromkeys(names)) or unnamed, read, _bytes(out), has_statistics))
+        return out
 
+    def _epilogue_of(self, epilogue: Epilogue) -> list[str]:
+        names = [] if epilogue.program is None else self._colourers_of(epilogue.program, epilogue.part)
+        is_last = epilogue.scale is not None or epilogue.erase is not None or epilogue.mix is not None
+        return names + (self._finishers if is_last else [])
 
-def described(steps: Sequence[Any], store: torch.dtype) -> str:
-    """The passes of a composition's ``steps`` and their bytes, as multiples of the bytes of an example batch.
+    def _colourers_of(self, program: ColourProgram, part: int) -> list[str]:
+        ops, bounds, slots = program.ops.numpy(), program.bounds.numpy(), np.arange(len(self._colourers))
+        used = (bounds[:, part, None] <= slots) & (slots < bounds[:, part + 1, None]) & (ops[..., 0] != Op.NONE)
+        return [self._colourers[slot] for slot in np.flatnonzero(used.any(0))]
 
-    >>> from fastload.transforms import GaussianBlur, RandomHorizontalFlip, Resize
-    >>> print(described([Resize((375, 250)), RandomHorizontalFlip(), GaussianBlur(3)], torch.float32))
-    Passes over memory, in bytes per byte of uint8 images of 500x375:
-      1. Resize + RandomHorizontalFlip: reads 1.00, writes 2.00
-      2. GaussianBlur: reads 2.00, writes 2.00
-      3. store: reads 2.00, writes 0.50
-    """
-    trace = Trace(_without_pixels(torch.tensor([[IMAGE_HEIGHT, IMAGE_WIDTH]] * IMAGES), torch.uint8), store)
-    lines: list[str] = []
-    for step in steps:
-        if isinstance(step, Transform) and not isinstance(step, DecodeJpeg):
-            trace.add(step)
-            continue
-        lines += _lines(trace)
-        lines.append("DecodeJpeg: files to pixels" if isinstance(step, DecodeJpeg) else f"{step!r}: called as it is")
-        trace = Trace(trace.images, store)
-    lines += _lines(trace)
-    header = f"Passes over memory, in bytes per byte of uint8 images of {IMAGE_WIDTH}x{IMAGE_HEIGHT}:"
-    return "\n".join([header, *(f"  {number}. {line}" for number, line in enumerate(lines, 1))])
+    def _like(self, size: Size, dtype: torch.dtype) -> Pixels:
+        channels = self._channel_count
+        if isinstance(size, torch.Tensor):
+            return _without_pixels(size, dtype, channels)
+        return torch.empty(len(self.images), channels, *size, dtype=dtype, device="meta")
 
 
-def _lines(trace: Trace) -> list[str]:
-    """One line for consecutive passes of the same transforms, as a recipe's, which runs its operations in turn."""
-    trace.result()
-    lines = []
-    for names, group in groupby(trace.passes, key=lambda each: each.names):
-        passes = list(group)
-        read, written = sum(each.read for each in passes), sum(each.written for each in passes)
-        lines.append(str(PassCost(names, read, written, len(passes))))
-    return lines
-
-
-def _without_pixels(sizes: torch.Tensor, dtype: torch.dtype) -> Ragged:
-    """Images with sizes and without pixels."""
+def _without_pixels(sizes: torch.Tensor, dtype: torch.dtype, channels: int) -> Ragged:
     table = torch.zeros(len(sizes), 6, dtype=torch.int64)
     table[:, 1:3] = sizes
-    return Ragged(torch.empty(0, dtype=dtype, device="meta"), table, CHANNELS)
+    return Ragged(torch.empty(0, dtype=dtype, device="meta"), table, channels)
 
 
 def _bytes(images: Pixels) -> float:
-    pixels = images.sizes.prod(1).sum() * CHANNELS if isinstance(images, Ragged) else images.numel()
+    pixels = images.sizes.prod(1).sum() * images.channels if isinstance(images, Ragged) else images.numel()
     return float(pixels) * images.dtype.itemsize

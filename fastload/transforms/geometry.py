@@ -1,4 +1,4 @@
-"""Where the pixels of a batch come from: crop, resize and flip as one row of numbers for each image."""
+"""``Geometry``: crop, resize and flip of a batch, as one row of numbers for each image."""
 
 from __future__ import annotations
 
@@ -10,66 +10,103 @@ import torch
 from fastload.structure.ragged import Ragged
 
 __all__ = [
-    "FLIP_X",
-    "FLIP_Y",
-    "HEIGHT",
-    "OFFSET_X",
-    "OFFSET_Y",
-    "VIRTUAL_WIDTH",
-    "WIDTH",
+    "BOX",
+    "FLIP",
+    "OFFSET",
+    "VIRTUAL",
     "Geometry",
     "Movement",
     "Pixels",
     "Size",
     "rows_of",
-    "sizes_of",
-    "unflipped",
-    "whole",
-    "windows_of",
+    "size_of",
 ]
 
 Pixels = torch.Tensor | Ragged  # a batch (N, C, H, W), or images of different sizes
 Size = tuple[int, int] | torch.Tensor  # height and width: one for all images, or int64 (N, 2)
 
-# The columns of a window, int32 (N, 10), as ``kernels.resample`` takes it: a box of the source; the size to which that
-# box is resized; where in the resized box the output begins; and whether the output is mirrored along y and x.
+# The columns of a window, int32 (N, 10), as ``kernels.resample`` takes it: a box of the image; the size to which the
+# box is resized; the place in the resized box where the output begins; and whether the output is mirrored.
 TOP, LEFT, HEIGHT, WIDTH, VIRTUAL_HEIGHT, VIRTUAL_WIDTH, OFFSET_Y, OFFSET_X, FLIP_Y, FLIP_X = range(10)
+BOX = slice(TOP, WIDTH + 1)
+SIDES = slice(HEIGHT, WIDTH + 1)
+VIRTUAL = slice(VIRTUAL_HEIGHT, VIRTUAL_WIDTH + 1)
+OFFSET = slice(OFFSET_Y, OFFSET_X + 1)
+FLIP = slice(FLIP_Y, FLIP_X + 1)
 
 
 @dataclass
 class Geometry:
-    """Where each output pixel of the next pass comes from: one window for each image, and the output's size.
+    """Where the pixels of a pass's output come from: one window for each image, and the size of the output.
 
-    Windows are NumPy arrays, as random boxes are; ``sampling.py`` says why.
+    >>> geometry = Geometry.identity((40, 60), 1)
+    >>> geometry.crop_resize(np.array([[10, 0, 20, 30]]), (8, 12), "bilinear")
+    >>> geometry.flip(x=np.array([True]))
+    >>> geometry.size, geometry.windows.tolist()
+    ((8, 12), [[10, 0, 20, 30, 8, 12, 0, 0, 0, 1]])
+
+    A window crops and resizes, then crops again, then mirrors. So ``crop_resize`` must come before ``crop``, and only
+    once. Windows are NumPy arrays, as random boxes are; ``sampling.py`` says why.
     """
 
     windows: np.ndarray
     size: Size
     interpolation: str = "nearest"
     fill: float = 0.0
-    resized: bool = False
-    moved: bool = False  # anything but mirrored
+    is_resized: bool = False
+    is_cropped: bool = False
 
     @classmethod
-    def identity(cls, images: Pixels) -> Geometry:
-        """Every pixel from where it is."""
-        sizes = sizes_of(images)
-        return cls(
-            windows_of(whole(sizes), sizes),
-            sizes if isinstance(images, Ragged) else (images.shape[-2], images.shape[-1]),
-        )
+    def identity(cls, size: Size, count: int) -> Geometry:
+        """``count`` images of ``size``, unchanged."""
+        windows = np.zeros((count, FLIP_X + 1), dtype=np.int32)
+        windows[:, SIDES] = windows[:, VIRTUAL] = size.numpy() if isinstance(size, torch.Tensor) else size
+        return cls(windows, size)
+
+    def crop_resize(self, boxes: np.ndarray, size: Size, interpolation: str) -> None:
+        """Cut ``boxes``, (N, 4): top, left, height and width, and resize them to ``size``."""
+        self.windows[:, BOX] = self._before_flip(boxes)
+        self.windows[:, VIRTUAL] = size.numpy() if isinstance(size, torch.Tensor) else size
+        self.size, self.interpolation, self.is_resized = size, interpolation, True
+
+    def crop(self, boxes: np.ndarray, size: Size, fill: float) -> None:
+        """Cut ``boxes``, (N, 4), whose heights and widths are ``size``; outside of the image the value is ``fill``."""
+        self.windows[:, OFFSET] += self._before_flip(boxes)[:, :2]
+        self.fill = self.fill if self.is_cropped else fill
+        self.size, self.is_cropped = size, True
+
+    def flip(self, x: np.ndarray | None = None, y: np.ndarray | None = None) -> None:
+        """Mirror some images, bool (N,), left to right (``x``) or top to bottom (``y``)."""
+        for column, chosen in ((FLIP_X, x), (FLIP_Y, y)):
+            if chosen is not None:
+                self.windows[:, column] ^= chosen
 
     @property
-    def mirrors(self) -> np.ndarray:
-        """Whether each image is mirrored along y and x, bool (N, 2)."""
-        return self.windows[:, FLIP_Y:].astype(bool)
+    def flips_y(self) -> np.ndarray:
+        """Which images are mirrored top to bottom, bool (N,)."""
+        return self.windows[:, FLIP_Y].astype(bool)
+
+    @property
+    def flips_x(self) -> np.ndarray:
+        """Which images are mirrored left to right, bool (N,)."""
+        return self.windows[:, FLIP_X].astype(bool)
+
+    def _before_flip(self, boxes: np.ndarray) -> np.ndarray:
+        """Where boxes of the mirrored images lie in the images before that: a window mirrors last."""
+        sizes = rows_of(self.size, len(boxes)).numpy()
+        starts = np.where(self.windows[:, FLIP], sizes - boxes[:, :2] - boxes[:, 2:], boxes[:, :2])
+        return np.concatenate([starts, boxes[:, 2:]], axis=1)
 
 
 @dataclass(frozen=True)
 class Movement:
-    """How pixels moved, for boxes, masks and keypoints to follow: by windows, or by a warp's inverse maps.
+    """One step of the geometry, for boxes, masks and keypoints to follow: windows, or the inverse maps of a warp.
 
-    ``before``, int64 (N, 2): the sizes of the images before; the rest is as the kernels take it.
+    Attributes:
+        before: sizes of the images before the step, int64 (N, 2).
+        size: their size after it.
+        windows: int32 (N, 10), as ``kernels.resample`` takes them.
+        warp: float32 (N, 6), as ``kernels.warp`` takes them.
     """
 
     before: torch.Tensor
@@ -78,32 +115,11 @@ class Movement:
     warp: torch.Tensor | None = None
 
 
-def sizes_of(images: Pixels) -> torch.Tensor:
-    """Heights and widths, int64 (N, 2), on the CPU."""
-    if isinstance(images, Ragged):
-        return images.sizes
-    return rows_of((images.shape[-2], images.shape[-1]), len(images))
-
-
-def windows_of(boxes: np.ndarray, size: Size) -> np.ndarray:
-    """What cuts out ``boxes`` and resizes them to ``size``, int32 (N, 10)."""
-    windows = np.zeros((len(boxes), 10), dtype=np.int32)
-    windows[:, TOP : WIDTH + 1] = boxes
-    windows[:, VIRTUAL_HEIGHT : VIRTUAL_WIDTH + 1] = size if isinstance(size, tuple) else size.numpy()
-    return windows
-
-
-def whole(sizes: torch.Tensor) -> np.ndarray:
-    boxes = np.zeros((len(sizes), 4), dtype=np.int32)
-    boxes[:, HEIGHT:] = sizes.numpy()
-    return boxes
+def size_of(images: Pixels) -> Size:
+    """Height and width of a batch, or of each image."""
+    return images.sizes if isinstance(images, Ragged) else (images.shape[-2], images.shape[-1])
 
 
 def rows_of(size: Size, count: int) -> torch.Tensor:
+    """Height and width of each of ``count`` images, int64 (N, 2)."""
     return size if isinstance(size, torch.Tensor) else torch.from_numpy(np.full((count, 2), size, dtype=np.int64))
-
-
-def unflipped(boxes: np.ndarray, sizes: torch.Tensor, mirrors: np.ndarray) -> np.ndarray:
-    """Boxes of mirrored images, where they lie in the images before: windows mirror last."""
-    starts = np.where(mirrors, sizes.numpy() - boxes[:, :2] - boxes[:, 2:], boxes[:, :2])
-    return np.concatenate([starts, boxes[:, 2:]], axis=1)

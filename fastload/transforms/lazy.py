@@ -12,51 +12,34 @@ import torch
 from fastload import kernels
 from fastload.kernels.spec import ColourProgram, Epilogue, Erase, Mix, Op
 from fastload.structure.ragged import Ragged
-from fastload.transforms.geometry import (
-    FLIP_X,
-    FLIP_Y,
-    OFFSET_X,
-    OFFSET_Y,
-    VIRTUAL_WIDTH,
-    WIDTH,
-    Geometry,
-    Movement,
-    Pixels,
-    Size,
-    rows_of,
-    sizes_of,
-    unflipped,
-    whole,
-    windows_of,
-)
+from fastload.transforms.geometry import Geometry, Movement, Pixels, Size, rows_of, size_of
 
-__all__ = ["HALVES", "LazyImages"]
-
-HALVES = (torch.float16, torch.bfloat16)
-
-
-@dataclass
-class Normalization:
-    """``value * scale + bias`` for each channel, and how the result is stored."""
-
-    scale: tuple[float, ...]
-    bias: tuple[float, ...]
-    dtype: torch.dtype
-    memory_format: torch.memory_format
+__all__ = ["LazyImages", "Normalization"]
 
 
 class LazyImages:
-    """A batch of images, and work that was recorded on it and is not done yet (as Polars' LazyFrame).
+    """A batch of images and the work recorded on it, which is done later and together (as in Polars' LazyFrame).
 
-    Transforms record; :meth:`flush` does. One pass over memory does geometry, colours, normalisation, erasing and
-    mixing, in this order, so records collect as long as they come in this order. One out of order makes :meth:`flush`
-    do what was collected, and begins the next pass. Colours that need a statistic of the image (contrast), and mixing
-    after geometry, need one more pass each.
+    >>> images = LazyImages(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
+    >>> images.flip(horizontal=torch.tensor([True]))
+    >>> images.normalize(mean=[0.5], std=[0.5])
+    >>> images.result()
+    tensor([[[[ 1., -1.]]]])
+
+    One pass over memory does geometry, colours, normalisation, erasing and mixing, in this order. Work recorded in this
+    order collects. Work out of this order first runs what was collected (:meth:`flush`), and so begins another pass.
+    Each colour operation that needs a statistic of the image (contrast), and mixing after geometry, takes one more
+    pass. A warp, blur, sharpening or equalisation is a pass of its own.
 
     Args:
         images: (N, C, H, W), or images of different sizes.
-        store: the dtype of values between passes, which are from 0 to 1.
-        frames: how many consecutive images are one sample, a video, and share its random parameters.
+        store: dtype of the values between passes, which are from 0 to 1.
+        frames: number of consecutive images that are one video and share its random parameters; 1 for images.
+
+    Attributes:
+        dtype: of the images after all recorded work.
+        moves: each step of the geometry, for targets to follow.
+        mixes: the functions that mix labels as their images are mixed.
     """
 
     def __init__(self, images: Pixels, *, store: torch.dtype = torch.float32, frames: int = 1) -> None:
@@ -66,7 +49,7 @@ class LazyImages:
         self.dtype = images.dtype
         self.moves: list[Movement] = []
         self.mixes: list[Callable[[torch.Tensor], torch.Tensor]] = []
-        self._sizes = sizes_of(images)
+        self._sizes = rows_of(size_of(images), len(images))
         self._clear()
 
     def _clear(self) -> None:
@@ -78,55 +61,38 @@ class LazyImages:
 
     @property
     def sizes(self) -> torch.Tensor:
-        """Heights and widths of the samples once all recorded work is done, int64 (N, 2)."""
+        """Heights and widths of the samples after all recorded work, int64 (N, 2)."""
         return self._sizes[:: self.frames]
 
     # What transforms record
 
     def crop_resize(self, boxes: torch.Tensor, size: Size, interpolation: str = "bilinear") -> None:
         """Cut ``boxes``, int32 (N, 4): top, left, height, width, and resize them to ``size``, one for all or (N, 2)."""
-        size = size if isinstance(size, tuple) else self._each(size)
-        geometry = self._movable(free=lambda now: not (now.resized or now.moved))
-        windows = windows_of(self._each(boxes).numpy(), size)
-        self._moved(windows, size)
-        geometry.windows[:, : VIRTUAL_WIDTH + 1] = windows[:, : VIRTUAL_WIDTH + 1]
-        geometry.windows[:, : WIDTH + 1] = unflipped(windows[:, : WIDTH + 1], self._sizes, geometry.mirrors)
-        geometry.interpolation = interpolation
-        geometry.resized = True
-        self._sized(geometry, size)
+        each, size = self._each(boxes).numpy(), size if isinstance(size, tuple) else self._each(size)
+        self._flush_unless(lambda geometry: not (geometry.is_resized or geometry.is_cropped))
+        self._move(lambda geometry: geometry.crop_resize(each, size, interpolation))
 
     def crop(self, boxes: torch.Tensor, fill: float = 0.0) -> None:
-        """Cut ``boxes``, int32 (N, 4), all of one size or not; what lies outside of the image is ``fill``."""
+        """Cut ``boxes``, int32 (N, 4), of one size or several; outside of the image the value is ``fill``."""
         cut = self._each(boxes).numpy()
         fill = fill / 255 if self.dtype is torch.uint8 else fill
         inside = bool((cut[:, :2] >= 0).all() and (cut[:, :2] + cut[:, 2:] <= self._sizes.numpy()).all())
-        geometry = self._movable(free=lambda now: inside or not now.moved)
+        self._flush_unless(lambda geometry: inside or not geometry.is_cropped)
         sides = cut[:, 2:].astype(np.int64)
         same = bool((sides == sides[:1]).all())
         size = (int(sides[0, 0]), int(sides[0, 1])) if same else torch.from_numpy(sides)
-        windows = windows_of(whole(self._sizes), self._sizes)
-        windows[:, OFFSET_Y : OFFSET_X + 1] = cut[:, :2]
-        self._moved(windows, size)
-        flipped = unflipped(cut, self._sizes, geometry.mirrors)
-        geometry.windows[:, OFFSET_Y : OFFSET_X + 1] += flipped[:, :2]
-        geometry.fill = geometry.fill if geometry.moved else fill
-        geometry.moved = True
-        self._sized(geometry, size)
+        self._move(lambda geometry: geometry.crop(cut, size, fill))
 
     def flip(self, horizontal: torch.Tensor | None = None, vertical: torch.Tensor | None = None) -> None:
         """Mirror some images, bool (N,), left to right, top to bottom, or both."""
         if self._erase is not None or self._mix is not None:
             self.flush()
-        self._geometry = self._geometry or Geometry.identity(self.images)  # a mirror image has the same colours
-        windows = windows_of(whole(self._sizes), self._sizes)
-        for column, chosen in ((FLIP_X, horizontal), (FLIP_Y, vertical)):
-            if chosen is not None:
-                windows[:, column] = self._each(chosen).numpy()
-        self._moved(windows, self._geometry.size)
-        self._geometry.windows[:, FLIP_Y:] ^= windows[:, FLIP_Y:]
+        # Colours and normalisation do not depend on the place, so a flip may join them in one pass.
+        x, y = (None if chosen is None else self._each(chosen).numpy() for chosen in (horizontal, vertical))
+        self._move(lambda geometry: geometry.flip(x, y))
 
     def colour(self, ops: torch.Tensor) -> None:
-        """Apply colour operations, float32 (N, S, 2): rows of a code (``Op``) and an amount, in order."""
+        """Apply colour operations in order, float32 (N, S, 2): each a code (``Op``) and an amount."""
         if self._normalization is not None or self._erase is not None or self._mix is not None:
             self.flush()
         self._ops.append(self._each(ops))
@@ -147,15 +113,15 @@ class LazyImages:
                 tuple(self.images.shape) if isinstance(self.images, torch.Tensor) else (self.images.channels, "H", "W")
             )
             raise TypeError(
-                f"mean and std have {len(mean)} channels, and images of shape {shape} have not: they must be "
-                f"(N, {len(mean)}, H, W) or (N, H, W, {len(mean)})"
+                f"mean and std have {len(mean)} channels, so images must be (N, {len(mean)}, H, W) or "
+                f"(N, H, W, {len(mean)}); got images of shape {shape}"
             )
         if self._normalization is not None or self._mix is not None:
             self.flush()
         divisor = 1.0 if self.dtype is torch.uint8 else full_scale
         scale = tuple(1 / (divisor * s) for s in std)
         bias = tuple(-m / s for m, s in zip(mean, std, strict=True))
-        if self._erase is not None:  # erased before: what was put there is normalised too
+        if self._erase is not None:  # recorded before: the erased values are normalised too
             self._erase = replace(
                 self._erase,
                 scale=tuple(noise * s for noise, s in zip(_channels(self._erase.scale, scale), scale, strict=True)),
@@ -168,27 +134,27 @@ class LazyImages:
     def erase(
         self, boxes: torch.Tensor, seeds: torch.Tensor, scale: tuple[float, ...], bias: tuple[float, ...]
     ) -> None:
-        """Overwrite ``boxes``, int32 (N, 4), with ``bias + scale * noise``, in units of the values as they are now."""
+        """Overwrite ``boxes``, int32 (N, 4), with ``bias + scale * noise``, in units of the values at this point."""
         if self._erase is not None or self._mix is not None:
             self.flush()
         if self.dtype is torch.uint8 and self._normalization is None:
             scale, bias = (tuple(value / 255 for value in values) for values in (scale, bias))
         count = self._channel_count
         if not {len(scale), len(bias)} <= {1, count}:
-            raise ValueError(f"value must be one number, or one for each of {count} channels; got {len(bias)}")
+            raise ValueError(f"value must be one number, or one for each of {count} channels; got {len(bias)} numbers")
         self._erase = Erase(self._each(boxes), self._each(seeds), _channels(scale, count), _channels(bias, count))
 
     def mix(self, mix: Mix, labels: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Mix each image with its partner; ``labels`` does the same to their labels."""
+        """Mix each image with its partner; ``labels`` is a function that mixes their labels."""
         if self.frames > 1:
-            raise TypeError("videos cannot be mixed: MixUp and CutMix take images (N, C, H, W)")
+            raise TypeError(f"MixUp and CutMix take images (N, C, H, W); got videos of {self.frames} frames")
         if self._mix is not None:
             self.flush()
         self._mix = mix
         self.mixes.append(labels)
 
     def warp(self, matrices: torch.Tensor, interpolation: str = "nearest", fill: float | None = 0.0) -> None:
-        """Map by inverse affine matrices, float32 (N, 6), about each image's centre."""
+        """Map each image by an inverse affine matrix about its centre, float32 (N, 6): a row for x and one for y."""
         self.flush_batch()
         if fill is not None and self.dtype is torch.uint8:
             fill /= 255
@@ -196,24 +162,24 @@ class LazyImages:
         self.moves.append(Movement(self.sizes, self.sizes, warp=matrices))
 
     def blur(self, sigmas: torch.Tensor, kernel_size: int) -> None:
-        """Gaussian blur, each image by its sigma, float32 (N,); 0 for none."""
+        """Blur each image by a Gaussian of its sigma in pixels, float32 (N,); 0 leaves it unchanged."""
         self.flush_batch()
         self._step("blur", self._each(sigmas), kernel_size)
 
     def sharpen(self, factors: torch.Tensor) -> None:
-        """Adjust sharpness, float32 (N,); 1 for none."""
+        """Change each image's sharpness by its factor, float32 (N,); 1 leaves it unchanged."""
         self.flush_batch()
         self._step("sharpen", self._each(factors))
 
     def equalize(self, chosen: torch.Tensor) -> None:
-        """Equalise the histograms of those ``chosen``, bool (N,)."""
+        """Equalise the histograms of the images ``chosen``, bool (N,)."""
         self.flush_batch()
         self._step("equalize", self._each(chosen))
 
     # How it is done
 
     def flush(self, *, last: bool = False) -> Pixels:
-        """Do all that has been recorded, and return the images."""
+        """Do the recorded work now, and return the images; ``last``: in their final dtype."""
         if self._pending or (last and self.images.dtype is not self.dtype):
             self.images = self._run(last=last)
             self.dtype = self._normalization.dtype if self._normalization else self.dtype
@@ -221,15 +187,20 @@ class LazyImages:
         return self.images
 
     def result(self) -> Pixels:
-        """The images when all is done, in the dtype that the recordings ask for."""
+        """The images after all recorded work, in their final dtype."""
         return self.flush(last=True)
 
     def flush_batch(self) -> torch.Tensor:
-        """The images so far as one batch, for what takes no images of different sizes."""
+        """Do the recorded work now, and return the images as one batch.
+
+        Raises:
+            TypeError: the images have different sizes.
+        """
         images = self.flush()
         if isinstance(images, Ragged):
             raise TypeError(
-                "this transform needs images of one size, and the batch has different ones: crop or resize them first"
+                f"this transform takes a batch (N, C, H, W); got {len(images)} images, each of its own size: crop or "
+                "resize them first"
             )
         return images
 
@@ -252,12 +223,12 @@ class LazyImages:
         return images
 
     def _run_simple(self, *, last: bool) -> torch.Tensor | None:
-        """What there is a simpler or faster way for: mirroring, normalising, or both, of a batch of any channels."""
+        """The faster ways to flip left to right, normalise, or both, a batch of any channels; None if there is more."""
         geometry, images = self._geometry, self.images
-        moved = geometry is not None and (geometry.resized or geometry.moved or bool(geometry.mirrors[:, 0].any()))
+        moved = geometry is not None and (geometry.is_resized or geometry.is_cropped or bool(geometry.flips_y.any()))
         if moved or self._ops or self._erase or self._mix or not isinstance(images, torch.Tensor):
             return None
-        mirrored = None if geometry is None else torch.from_numpy(geometry.mirrors[:, 1])
+        mirrored = None if geometry is None else torch.from_numpy(geometry.flips_x)
         if self._normalization is not None:
             return self._flip_normalize(images, mirrored, self._normalization)
         if mirrored is None or not (last or images.dtype is not torch.uint8):
@@ -288,7 +259,7 @@ class LazyImages:
         ops = np.concatenate([ops.numpy() for ops in self._ops], axis=1)
         return ColourProgram(torch.from_numpy(ops), torch.from_numpy(_bounds(ops[..., 0])))
 
-    # The launches, which a dry run (explain.py) replaces
+    # Calls of kernels, which a dry run (explain.py) overrides
 
     def _resample(self, images: Pixels, geometry: Geometry, epilogue: Epilogue) -> tuple[Pixels, torch.Tensor | None]:
         ragged = images if isinstance(images, Ragged) else Ragged.of(images)
@@ -347,22 +318,32 @@ class LazyImages:
     def _each(self, parameters: torch.Tensor) -> torch.Tensor:
         return parameters.repeat_interleave(self.frames, 0) if self.frames > 1 else parameters
 
-    def _movable(self, free: Any) -> Geometry:
-        """The geometry that a crop can still be added to."""
+    def _flush_unless(self, fits: Callable[[Geometry], bool]) -> None:
+        """Begin another pass unless a crop can still join this one: nothing came after geometry, which ``fits``."""
         later = self._ops or self._normalization or self._erase or self._mix
-        if later or (self._geometry is not None and not free(self._geometry)):
+        if later or (self._geometry is not None and not fits(self._geometry)):
             self.flush()
-        self._geometry = self._geometry or Geometry.identity(self.images)
-        return self._geometry
 
-    def _moved(self, windows: np.ndarray, size: Size) -> None:
-        """Note a step for targets to follow; each by itself, since rounding and clipping come after each."""
-        size = size if isinstance(size, tuple) else size[:: self.frames]
-        self.moves.append(Movement(self.sizes, size, windows=torch.from_numpy(windows[:: self.frames])))
+    def _move(self, step: Callable[[Geometry], None]) -> None:
+        """Add a step to the geometry, and note it in ``moves`` alone: targets are rounded and clipped after each."""
+        count = len(self._sizes)
+        self._geometry = self._geometry or Geometry.identity(size_of(self.images), count)
+        alone = Geometry.identity(self._geometry.size, count)
+        for geometry in (self._geometry, alone):
+            step(geometry)
+        size = alone.size if isinstance(alone.size, tuple) else alone.size[:: self.frames]
+        self.moves.append(Movement(self.sizes, size, windows=torch.from_numpy(alone.windows[:: self.frames])))
+        self._sizes = rows_of(alone.size, count)
 
-    def _sized(self, geometry: Geometry, size: Size) -> None:
-        geometry.size = size
-        self._sizes = rows_of(size, len(self._sizes))
+
+@dataclass
+class Normalization:
+    """``value * scale + bias`` for each channel, and how the result is stored."""
+
+    scale: tuple[float, ...]
+    bias: tuple[float, ...]
+    dtype: torch.dtype
+    memory_format: torch.memory_format
 
 
 def _channels(values: tuple[float, ...], like: int | tuple[float, ...]) -> tuple[float, ...]:
@@ -371,9 +352,9 @@ def _channels(values: tuple[float, ...], like: int | tuple[float, ...]) -> tuple
 
 
 def _bounds(codes: np.ndarray) -> np.ndarray:
-    """Where each image's program is cut, int32 (N, P + 1): before every operation that needs a statistic."""
+    """Where each image's program is split in parts, int32 (N, P + 1): before each operation that needs a statistic."""
     images, slots = codes.shape
-    part = (codes >= Op.CONTRAST).cumsum(1)  # that each operation belongs to
+    part = (codes >= Op.CONTRAST).cumsum(1)  # of each operation
     parts = int(part[:, -1].max()) + 1 if images and slots else 1
     bounds = np.full((images, parts + 1), slots, dtype=np.int32)
     for number in range(parts):
