@@ -1,4 +1,4 @@
-"""Transforms that run on the device, on whole batches.
+"""Transforms of whole batches, on the device.
 
 >>> from fastload import transforms as T
 >>> T.Compose([T.RandomHorizontalFlip(), T.Normalize(mean=[0.5] * 3, std=[0.25] * 3)])

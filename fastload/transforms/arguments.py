@@ -1,4 +1,4 @@
-"""What the constructors of transforms accept, as they keep it; the rest they refuse."""
+"""Checks and conversions of the arguments of transforms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["interpolation_name", "interval", "probability", "sides"]
 
 
 def probability(p: float, name: str = "p") -> float:
-    """``p``, if it is one.
+    """Return ``p`` if it is a probability.
 
     >>> probability(0.5)
     0.5
@@ -32,7 +32,7 @@ def sides(name: str, size: int | Sequence[int]) -> tuple[int, int]:
 
 
 def interval(name: str, values: Sequence[float], least: float, most: float) -> tuple[float, float]:
-    """The bounds between which a number is drawn, themselves between ``least`` and ``most``.
+    """A range (low, high) of random numbers, within ``least`` to ``most``.
 
     >>> interval("scale", (0.08, 1), 0, 1)
     (0.08, 1.0)
@@ -46,7 +46,7 @@ def interval(name: str, values: Sequence[float], least: float, most: float) -> t
 
 
 def interpolation_name(interpolation: Any, allowed: tuple[str, ...]) -> str:
-    """The name of an interpolation, which may be torchvision's ``InterpolationMode``.
+    """The name of an interpolation, given as a name or as torchvision's ``InterpolationMode``.
 
     >>> interpolation_name("bicubic", ("bilinear", "bicubic"))
     'bicubic'

@@ -1,4 +1,4 @@
-"""Recipes that draw for each image which of many transforms it undergoes."""
+"""``RandAugment``, ``TrivialAugmentWide`` and ``ThreeAugment``: random operations, chosen for each image."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Augmentation", "Drawn", "RandAugment", "ThreeAugment", "TrivialAugme
 
 
 class Augmentation(IntEnum):
-    """What RandAugment and TrivialAugmentWide choose from; the sign of some magnitudes is drawn too."""
+    """The operations of RandAugment and TrivialAugmentWide."""
 
     IDENTITY = 0
     SHEAR_X = 1
@@ -39,7 +39,7 @@ class Augmentation(IntEnum):
     EQUALIZE = 13
 
 
-SIGNED = (Augmentation.SHEAR_X, Augmentation.SHARPNESS)  # the first and the last of them
+SIGNED = (Augmentation.SHEAR_X, Augmentation.SHARPNESS)  # first and last operation with a magnitude of random sign
 
 OPS = {
     Augmentation.BRIGHTNESS: Op.BRIGHTNESS,
@@ -51,15 +51,20 @@ OPS = {
 }
 CODES = torch.tensor([float(OPS.get(each, Op.NONE)) for each in Augmentation])
 
-THREE = torch.tensor([[Op.GRAYSCALE, 0.0], [Op.SOLARIZE, 0.5], [Op.NONE, 0.0]])  # the last is blurred instead
+THREE = torch.tensor([[Op.GRAYSCALE, 0.0], [Op.SOLARIZE, 0.5], [Op.NONE, 0.0]])  # the last one is the blur
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """What each image undergoes one after another: ``augmentations``, int64 (N, S), and ``magnitudes``, float64 (N, S).
+    """The S operations of each image, in order.
 
-    Magnitudes are signed and in torchvision's units: shear as a slope, translation in pixels, rotation in degrees,
-    brightness, colour, contrast and sharpness as a factor less 1, bits, and a threshold from 0 to 1.
+    Magnitudes are signed and in torchvision's units: slopes for shear, pixels for translation, degrees for rotation,
+    factors minus 1 for brightness, colour, contrast and sharpness, bits to posterize, and thresholds from 0 to 1 to
+    solarize.
+
+    Attributes:
+        augmentations: members of ``Augmentation``, int64 (N, S).
+        magnitudes: float64 (N, S).
     """
 
     augmentations: torch.Tensor
@@ -67,21 +72,23 @@ class Drawn:
 
 
 class _AutoAugment(Transform):
-    """What RandAugment and TrivialAugmentWide share: what is drawn, carried out."""
+    """Base of RandAugment and TrivialAugmentWide: records the drawn operations."""
 
     def __init__(self, interpolation: Any, fill: float | None) -> None:
         self.interpolation = interpolation_name(interpolation, ("nearest", "bilinear"))
         self.fill = None if fill is None else float(fill)
 
     def record(self, work: LazyImages, parameters: Drawn) -> None:
-        """An image undergoes one thing at a time, so their order within a time is free: colours meet, to share passes.
+        """Record the kernels for each of the S operations.
 
-        Each is asked for even if no image drew it: an image must not depend on what the others of its batch drew.
+        Each image uses one kernel for each operation, so their order does not matter. It is reversed every other time:
+        colours that meet share passes. All kernels are recorded even if no image uses them, so that an image does not
+        depend on the others of its batch.
         """
         columns = zip(parameters.augmentations.unbind(1), parameters.magnitudes.unbind(1), strict=True)
-        for time, (augmentations, magnitudes) in enumerate(columns):
+        for number, (augmentations, magnitudes) in enumerate(columns):
             steps = (self._colour, self._warp, self._sharpen, self._equalize)
-            for step in steps if time % 2 == 0 else reversed(steps):
+            for step in steps if number % 2 == 0 else reversed(steps):
                 step(work, augmentations, magnitudes)
 
     def _colour(self, work: LazyImages, augmentations: torch.Tensor, magnitudes: torch.Tensor) -> None:
@@ -99,26 +106,26 @@ class _AutoAugment(Transform):
 
 
 class RandAugment(_AutoAugment):
-    """For each image ``num_ops`` of 14 changes, all of the same magnitude, one after another.
+    """Apply ``num_ops`` random operations out of 14 to each image, all of the same magnitude.
 
     >>> RandAugment()(torch.full((2, 3, 32, 32), 7, dtype=torch.uint8)).shape
     torch.Size([2, 3, 32, 32])
 
-    The changes and their magnitudes are torchvision v2's; each image has its own. Images of one size, with 3 channels
-    or 1, uint8, or floating-point from 0 to 1. RandAugment: Practical automated data augmentation with a reduced search
-    space, Cubuk et al., 2019.
+    Operations and magnitudes are those of torchvision v2, but drawn for each image. Images have one size and 3 channels
+    or 1, and are uint8, or floating-point from 0 to 1. RandAugment: Practical automated data augmentation with a
+    reduced search space, Cubuk et al., 2019.
 
     Args:
-        num_ops: how many.
-        magnitude: how strong they are, from 0 to ``num_magnitude_bins - 1``.
-        num_magnitude_bins: how many strengths there are.
-        interpolation: of what is sheared, moved or rotated: "nearest" or "bilinear".
-        fill: what comes in from outside of the image, in units of its values; None, as torchvision's, is black, and an
-            interpolated border is not weighed twice.
+        num_ops: operations for each image.
+        magnitude: index of the magnitude, from 0 to ``num_magnitude_bins - 1``.
+        num_magnitude_bins: number of magnitudes.
+        interpolation: for shear, translation and rotation: "nearest" or "bilinear".
+        fill: the value outside of the image, in units of its values. None, as in torchvision, is black, without the
+            blend of image and fill that a number gives at an interpolated border.
 
     Raises:
         ValueError: ``num_ops`` is not positive, ``magnitude`` or ``num_magnitude_bins`` is out of range, or
-            ``interpolation`` is none of these.
+            ``interpolation`` is neither of the two.
     """
 
     def __init__(
@@ -157,7 +164,7 @@ class RandAugment(_AutoAugment):
         )
 
     def _translation(self, sides: torch.Tensor) -> torch.Tensor:
-        """``linspace(0, 150 / 331 * side, bins)[magnitude]`` as torch computes it: it is cut off to whole pixels."""
+        """``linspace(0, 150 / 331 * side, bins)[magnitude]``, to the last bit, since it is truncated to pixels."""
         most = (150 / 331 * sides.double()).float()
         last = self.num_magnitude_bins - 1
         step = most / last
@@ -166,23 +173,23 @@ class RandAugment(_AutoAugment):
 
 
 class TrivialAugmentWide(_AutoAugment):
-    """For each image one of 14 changes, of a magnitude drawn from the whole range.
+    """Apply one random operation out of 14 to each image, with a random magnitude.
 
     >>> TrivialAugmentWide()(torch.full((2, 3, 32, 32), 7, dtype=torch.uint8)).shape
     torch.Size([2, 3, 32, 32])
 
-    The changes and their magnitudes are torchvision v2's; each image has its own. Images of one size, with 3 channels
-    or 1, uint8, or floating-point from 0 to 1. TrivialAugment: Tuning-free Yet State-of-the-Art Data Augmentation,
-    Müller and Hutter, 2021.
+    Operations and magnitudes are those of torchvision v2, but drawn for each image. Images have one size and 3 channels
+    or 1, and are uint8, or floating-point from 0 to 1. TrivialAugment: Tuning-free Yet State-of-the-Art Data
+    Augmentation, Müller and Hutter, 2021.
 
     Args:
-        num_magnitude_bins: how many strengths there are.
-        interpolation: of what is sheared, moved or rotated: "nearest" or "bilinear".
-        fill: what comes in from outside of the image, in units of its values; None, as torchvision's, is black, and an
-            interpolated border is not weighed twice.
+        num_magnitude_bins: number of magnitudes.
+        interpolation: for shear, translation and rotation: "nearest" or "bilinear".
+        fill: the value outside of the image, in units of its values. None, as in torchvision, is black, without the
+            blend of image and fill that a number gives at an interpolated border.
 
     Raises:
-        ValueError: ``num_magnitude_bins`` is below 2, or ``interpolation`` is none of these.
+        ValueError: ``num_magnitude_bins`` is below 2, or ``interpolation`` is neither of the two.
     """
 
     def __init__(self, num_magnitude_bins: int = 31, interpolation: Any = "nearest", fill: float | None = None) -> None:
@@ -194,30 +201,30 @@ class TrivialAugmentWide(_AutoAugment):
         return f"TrivialAugmentWide({self.num_magnitude_bins}, {self.interpolation!r}, fill={self.fill})"
 
     def sample(self, sizes: torch.Tensor, key: Key) -> Drawn:
-        which, strength, sign = key.uniform(len(sizes), 3)[:, :, None].unbind(1)
-        augmentations = (which * len(Augmentation)).long()
+        operation, strength, sign = key.uniform(len(sizes), 3)[:, :, None].unbind(1)
+        augmentations = (operation * len(Augmentation)).long()
         levels = self._levels[augmentations, (strength * self.num_magnitude_bins).long()]
         return Drawn(augmentations, _with_sign(augmentations, levels, sign))
 
 
 class ThreeAugment(Transform):
-    """For each image one of three: no colour, solarised, or blurred; then its colours jittered.
+    """Convert to grey, solarise or blur each image, one of the three at random; then jitter its colours.
 
     >>> ThreeAugment()
     ThreeAugment(color_jitter=0.3, kernel_size=13, sigma=(0.1, 2.0))
     >>> ThreeAugment()(torch.full((2, 3, 32, 32), 7, dtype=torch.uint8)).shape
     torch.Size([2, 3, 32, 32])
 
-    Images of one size, with 3 channels or 1, uint8, or floating-point from 0 to 1. They are solarised from half of the
-    full scale on. DeiT III: Revenge of the ViT, Touvron et al., 2022, which crops and mirrors before.
+    Images have one size and 3 channels or 1, and are uint8, or floating-point from 0 to 1. The threshold to solarise is
+    half of the full scale. DeiT III: Revenge of the ViT, Touvron et al., 2022; the paper crops and mirrors before.
 
     Args:
-        color_jitter: as ``ColorJitter`` takes brightness, contrast and saturation; 0 for none.
-        kernel_size: of the blur; 13 reaches three times the greatest sigma.
+        color_jitter: brightness, contrast and saturation of ``ColorJitter``; 0 for no jitter.
+        kernel_size: side of the blur's kernel in pixels; 13 covers three times the greatest default sigma.
         sigma: least and greatest standard deviation of the blur in pixels.
 
     Raises:
-        ValueError: ``color_jitter`` is negative, or ``kernel_size`` or ``sigma`` is not what ``GaussianBlur`` takes.
+        ValueError: ``color_jitter`` is negative, or ``GaussianBlur`` refuses ``kernel_size`` or ``sigma``.
     """
 
     def __init__(
@@ -232,7 +239,7 @@ class ThreeAugment(Transform):
         return f"ThreeAugment(color_jitter={self.color_jitter}, kernel_size={self.kernel_size}, sigma={self.sigma})"
 
     def sample(self, sizes: torch.Tensor, key: Key) -> tuple[torch.Tensor, torch.Tensor]:
-        """Standard deviations of the blur, float32 (N,), 0 for none, and colour operations, float32 (N, S, 2)."""
+        """Standard deviations of the blur, float32 (N,), 0 for no blur; and colour operations, float32 (N, S, 2)."""
         numbers = key.uniform(len(sizes), 2 + self._jitter.numbers)
         choice = (numbers[:, 0] * len(THREE)).long()
         sigmas = between(numbers[:, 1], *self.sigma) * (choice == len(THREE) - 1)
@@ -245,13 +252,13 @@ class ThreeAugment(Transform):
 
 
 def inverse_matrices(augmentations: torch.Tensor, magnitudes: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
-    """From each output pixel to where it comes from, both relative to the image's centre: float32 (N, 6), rows x and y.
+    """Affine maps from output to input positions, relative to the image's centre: float32 (N, 6), rows x and y.
 
     >>> inverse_matrices(torch.tensor([Augmentation.TRANSLATE_X]), torch.tensor([3.7]), torch.tensor([[10, 20]]))
     tensor([[ 1.,  0., -3.,  0.,  1.,  0.]])
 
-    As torchvision: shears leave the top left corner where it is, rotation leaves the centre, and is anticlockwise,
-    translation is by whole pixels. Of the terms below, all but one augmentation's are 0.
+    As in torchvision, a shear keeps the top left corner in place, a rotation is anticlockwise about the centre, and a
+    translation is by whole pixels. Only the terms of an image's own operation are not 0.
     """
 
     def magnitude(augmentation: Augmentation) -> torch.Tensor:
@@ -262,14 +269,14 @@ def inverse_matrices(augmentations: torch.Tensor, magnitudes: torch.Tensor, size
     right, down = magnitude(Augmentation.TRANSLATE_X).trunc(), magnitude(Augmentation.TRANSLATE_Y).trunc()
     angle = magnitude(Augmentation.ROTATE).deg2rad()
     cos, sin = angle.cos(), angle.sin()
-    # A shear about the corner is one about the centre, moved by its slope times the corner's distance.
+    # A shear about the corner is a shear about the centre and a shift: the slope times the corner's distance to it.
     row_x = (cos, slope_x - sin, slope_x * height / 2 - right)
     row_y = (slope_y + sin, cos, slope_y * width / 2 - down)
     return torch.stack([*row_x, *row_y], dim=1).float()
 
 
 def _levels(bins: int, *, slope: float, pixels: float, degrees: float, factor: float, bits: int) -> torch.Tensor:
-    """The magnitude of each augmentation at each strength, float64 (14, bins): torchvision's float32 numbers."""
+    """All magnitudes of each operation, float64 (14, bins), with the values that torchvision computes in float32."""
 
     def up_to(most: float) -> torch.Tensor:
         return torch.linspace(0.0, most, bins)
@@ -289,7 +296,7 @@ def _signed(augmentations: torch.Tensor) -> torch.Tensor:
 
 
 def _with_sign(augmentations: torch.Tensor, magnitudes: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """Half of the magnitudes that have a sign turned negative."""
+    """Magnitudes, negated where the operation has a sign and ``numbers``, uniform in [0, 1), is below a half."""
     return torch.where(_signed(augmentations) & (numbers < 0.5), -magnitudes, magnitudes)  # noqa: PLR2004
 
 

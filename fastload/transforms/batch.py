@@ -1,4 +1,4 @@
-"""A batch of images on its way through transforms: in whatever form they are, and what others have to follow."""
+"""``Batch``: the images of a batch between transforms, in any form, and what labels and targets need to follow."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ __all__ = ["Batch", "Images"]
 
 Images = torch.Tensor | Sequence[torch.Tensor] | Ragged | EncodedImages
 
-CHANNELS = (1, 3, 4)  # of images that are not told apart from rows of pixels otherwise
+CHANNELS = (1, 3, 4)  # sizes of the last axis by which images are recognised as (N, H, W, C)
 
 
 class Batch:
-    """The images of a batch, and what became of them that labels and targets have to follow.
+    """The images of a batch, and what the transforms did that labels and targets have to follow.
 
     Attributes:
         device: where files are decoded.
-        moves: how their pixels moved, step by step.
-        mixes: what mixes labels as their images were.
-        kept: the samples that are left, int64 (M,); None for all.
-        counts: how many images were decoded where, skipped, zeroed.
-        is_decoded: whether what the first ``T.DecodeJpeg`` is to do has been done.
+        moves: how pixels moved, for each geometric transform.
+        mixes: functions that mix labels as the images were mixed.
+        kept: indices of the samples that were not skipped, int64 (M,); None for all.
+        counts: numbers of images, by decoder, skipped, and zeroed.
+        is_decoded: whether the files were decoded ahead of time, so that the first ``T.DecodeJpeg`` has nothing to do.
     """
 
     def __init__(self, images: Images, device: torch.device | None = None) -> None:
-        self.images = _gathered(images)
+        self.images = _as_batch(images)
         self.device = device or torch.accelerator.current_accelerator() or torch.device("cpu")
         self.moves: list[Movement] = []
         self.mixes: list[Callable[[torch.Tensor], torch.Tensor]] = []
@@ -44,26 +44,26 @@ class Batch:
         self.is_decoded = False
 
     def __len__(self) -> int:
-        """How many samples there are."""
+        """The number of samples."""
         return 1 if isinstance(self.images, torch.Tensor) and is_single(self.images) else len(self.images)
 
     @property
     def is_empty(self) -> bool:
-        """Whether all samples have been skipped, and nothing need be done."""
+        """Whether all samples were skipped."""
         return self.kept is not None and not len(self.kept)
 
     def result(self) -> torch.Tensor | list[torch.Tensor]:
-        """The images; a list of them where they are of different sizes."""
+        """The images; a list if their sizes differ."""
         if self.is_empty:
             return []
         return list(self._pixels) if isinstance(self._pixels, Ragged) else self._pixels
 
     @contextmanager
     def work(self, *, channels: int | None = None, store: torch.dtype = torch.float32) -> Iterator[LazyImages]:
-        """Record work on the images; it is done in the end.
+        """Give ``LazyImages`` to record operations on, and run them at the end of the ``with`` block.
 
         Args:
-            channels: how many there are, where it is known: it tells (N, H, W, C) from (N, C, H, W).
+            channels: the number of channels if it is known, to tell (N, H, W, C) from (N, C, H, W).
             store: the dtype of values between passes.
         """
         images = self._pixels
@@ -76,31 +76,31 @@ class Batch:
             plain = images.as_subclass(torch.Tensor)
             plain = plain[None] if single else plain
             leading = plain.shape[:-3]
-            frames = leading[1:].numel()  # a video's frames share its parameters
+            frames = leading[1:].numel()  # the frames of a video share random parameters
             work = LazyImages(_channels_first(plain.flatten(0, -4), channels), store=store, frames=frames)
             yield work
-            result = _batched(work.result())
+            result = _stacked(work.result())
             result = result.view(*leading[single:], *result.shape[1:])
             self.images = tv_tensors.wrap(result, like=images) if isinstance(images, tv_tensors.TVTensor) else result
         self.moves += work.moves
         self.mixes += work.mixes
 
     def call(self, function: Callable[..., Any]) -> None:
-        """Hand the images to a user's own function; those of a list one by one."""
+        """Call a user's function on the images; on each of them if their sizes differ."""
         images = self._pixels
         if isinstance(images, Ragged):
-            self.images = Ragged.of([_checked(function(image), function) for image in images])
+            self.images = Ragged.of([_require_tensor(function(image), function) for image in images])
         else:
-            self.images = _checked(function(images), function)
+            self.images = _require_tensor(function(images), function)
 
     @property
     def _pixels(self) -> Pixels:
         if isinstance(self.images, EncodedImages):
-            raise TypeError("the images are files still: put T.DecodeJpeg() first among the transforms")
+            raise TypeError("the images are files that are not decoded: put T.DecodeJpeg() first among the transforms")
         return self.images
 
 
-def _gathered(images: Images) -> torch.Tensor | Ragged | EncodedImages:
+def _as_batch(images: Images) -> torch.Tensor | Ragged | EncodedImages:
     if isinstance(images, torch.Tensor | Ragged | EncodedImages):
         return images
     if isinstance(images, Sequence) and images and all(isinstance(image, torch.Tensor) for image in images):
@@ -111,11 +111,11 @@ def _gathered(images: Images) -> torch.Tensor | Ragged | EncodedImages:
     )
 
 
-def _batched(images: Pixels) -> torch.Tensor:
+def _stacked(images: Pixels) -> torch.Tensor:
     return torch.stack(list(images)) if isinstance(images, Ragged) else images
 
 
-def _checked(images: Any, function: Callable[..., Any]) -> torch.Tensor:
+def _require_tensor(images: Any, function: Callable[..., Any]) -> torch.Tensor:
     if not isinstance(images, torch.Tensor):
         raise TypeError(f"a transform must return a tensor of images; {function!r} returned {images!r}")
     return images

@@ -1,4 +1,4 @@
-"""Files to pixels: on the device where it has JPEG engines, on the CPU elsewhere."""
+"""``DecodeJpeg``: files to pixels, on the device if it can decode JPEG, else on the CPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POLICIES = ("raise", "skip", "zero")
 
 
 class BadImageError(ValueError):
-    """A file that is no image, or not a whole one; the message names it."""
+    """A file is not an image or is damaged; the message names it."""
 
 
 class DecodeJpeg(Transform):
@@ -34,19 +34,20 @@ class DecodeJpeg(Transform):
     >>> DecodeJpeg(device="cpu")(collate([file.getvalue()]))[0].shape
     torch.Size([3, 2, 4])
 
-    It stands first among the transforms. Files that are not baseline JPEGs (progressive, CMYK, turned by EXIF, PNG,
-    WebP, …) have been decoded in the worker, with Pillow; they come along. docs/decoding.md tells which decoder does
-    what.
+    It must be the first transform. Workers have already decoded, with Pillow, all files that are not baseline JPEGs
+    (progressive, CMYK, rotated by EXIF, PNG, WebP, …). docs/decoding.md lists which decoder takes which file.
 
     Args:
-        on_error: what becomes of a file that cannot be decoded. "raise": ``BadImageError`` with the names of those in
-            the batch; "skip": the sample is left out, with its label and all that came with it; "zero": a black image
-            takes its place. Those skipped or zeroed are counted in ``PrefetchLoader.stats``; the first is warned of.
-        device: where to decode; by default where the ``PrefetchLoader`` brings its batches, and the current accelerator
-            without one.
+        on_error: for files that cannot be decoded. "raise": raise ``BadImageError``, which names all such files of the
+            batch; "skip": leave out the sample, with its label and other fields; "zero": use a black image.
+            ``PrefetchLoader.stats`` counts skipped and zeroed files; the first batch with any gives a warning.
+        device: where to decode; by default the device of the ``PrefetchLoader``, or the current accelerator without
+            one.
 
     Raises:
-        ValueError: ``on_error`` is none of the three.
+        ValueError: ``on_error`` is not one of the three.
+        BadImageError: when called, a file cannot be decoded, and ``on_error`` is "raise".
+        TypeError: when called, the batch was not packed by ``fl.collate``.
     """
 
     def __init__(self, on_error: str = "raise", *, device: torch.device | str | None = None) -> None:
@@ -59,9 +60,9 @@ class DecodeJpeg(Transform):
     def __repr__(self) -> str:
         return f"DecodeJpeg(on_error={self.on_error!r})"
 
-    def run(self, batch: Batch, key: Key) -> None:  # noqa: ARG002  (nothing is drawn)
-        if batch.is_decoded:  # by another thread, ahead of the rest
-            batch.is_decoded = False  # for a second T.DecodeJpeg there is nothing left
+    def run(self, batch: Batch, key: Key) -> None:  # noqa: ARG002  (there is nothing to draw)
+        if batch.is_decoded:  # ahead of time, on the decode stage's thread
+            batch.is_decoded = False  # so that a second T.DecodeJpeg raises
             return
         if not isinstance(batch.images, EncodedImages):
             raise TypeError(
@@ -72,7 +73,7 @@ class DecodeJpeg(Transform):
         images, problems, counts = decode(files, self.device or batch.device)
         batch.counts.update(counts)
         if problems:
-            self._judge(files, problems)
+            self._report(files, problems)
             batch.counts["skipped" if self.on_error == "skip" else "zeroed"] = len(problems)
         if problems and self.on_error == "skip":
             kept = np.setdiff1d(np.arange(len(files)), list(problems))
@@ -80,17 +81,17 @@ class DecodeJpeg(Transform):
             images = images.take(batch.kept) if len(kept) else images
         batch.images = images
 
-    def _judge(self, files: EncodedImages, problems: dict[int, str]) -> None:
-        told = "; ".join(f"{files.names[index]}: {problem}" for index, problem in sorted(problems.items()))
+    def _report(self, files: EncodedImages, problems: dict[int, str]) -> None:
+        reasons = "; ".join(f"{files.names[index]}: {problem}" for index, problem in sorted(problems.items()))
         if self.on_error == "raise":
-            raise BadImageError(f"cannot decode {told}. Pass T.DecodeJpeg(on_error='skip') to go on without such files")
+            raise BadImageError(f"cannot decode {reasons}. Pass T.DecodeJpeg(on_error='skip') to leave out such files")
         if not self._warned:
             self._warned = True
-            done = "left out" if self.on_error == "skip" else "replaced by black images"
-            warnings.warn(f"files that cannot be decoded are {done}; the first: {told}", UserWarning, stacklevel=2)
+            action = "left out" if self.on_error == "skip" else "replaced by black images"
+            warnings.warn(f"files that cannot be decoded are {action}; the first: {reasons}", UserWarning, stacklevel=2)
 
     def sample(self, sizes: torch.Tensor, key: Key) -> None:  # noqa: ARG002
         return None
 
     def record(self, work: LazyImages, parameters: None) -> None:  # noqa: ARG002
-        raise TypeError("T.DecodeJpeg stands first among the transforms: there is nothing left to decode here")
+        raise TypeError("T.DecodeJpeg must be the first transform: the images are decoded already")

@@ -1,4 +1,4 @@
-"""What the transforms of this package have in common."""
+"""``Transform``: the base class of all transforms."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["Transform"]
 class Transform(ABC):
     """A transform of a batch of images, in two steps.
 
-    :meth:`sample` draws the parameters from a key; :meth:`record` asks for the work that they mean, which is done
-    together with what the transforms before and after ask for. So a reference, a kernel and a repetition can share the
-    parameters, and many transforms can share a pass over memory.
+    :meth:`sample` draws random parameters from a key. :meth:`record` adds operations with these parameters to a
+    ``LazyImages``, which runs the operations of several transforms together. So kernels and their references can use
+    the same parameters, and transforms share passes over memory.
     """
 
     def __call__(
@@ -29,14 +29,14 @@ class Transform(ABC):
     ) -> torch.Tensor | list[torch.Tensor]:
         """Transform a batch (N, C, H, W), one image (C, H, W), a video, or a list of images of different sizes.
 
-        A list comes back as one batch where all its images have come to be of one size, else as a list.
+        The result for a list is one batch if all its images have one size by then, else a list.
         """
         batch = Batch(images)
         self.run(batch, key or Key.fresh())
         return batch.result()
 
     def run(self, batch: Batch, key: Key) -> None:
-        """Do to ``batch`` all that there is to do."""
+        """Transform ``batch`` in place."""
         with batch.work() as work:
             self.record(work, self.sample(work.sizes, key))
 
@@ -46,4 +46,4 @@ class Transform(ABC):
 
     @abstractmethod
     def record(self, work: LazyImages, parameters: Any) -> None:
-        """Ask ``work`` for what is to be done; the images given are left as they were."""
+        """Add this transform's operations to ``work``, with the parameters from :meth:`sample`."""
