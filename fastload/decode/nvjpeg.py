@@ -2,7 +2,7 @@
 
 Some GPUs (A100, H100, H200 and later data-centre models) have JPEG decoders beside their multiprocessors. The nvJPEG
 library drives them, and every CUDA build of torchvision ships it. Only this file calls its C interface.
-docs/decoding.md compares this with other decoders.
+docs/notes/jpeg-engines.md compares this with other decoders.
 """
 
 from __future__ import annotations
