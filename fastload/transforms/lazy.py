@@ -37,7 +37,7 @@ class LazyImages:
         frames: number of consecutive images that are one video and share its random parameters; 1 for images.
 
     Attributes:
-        dtype: of the images after all recorded work.
+        dtype: of the result, as long as no ``normalize`` is pending, which has its own.
         moves: each step of the geometry, for targets to follow.
         mixes: the functions that mix labels as their images are mixed.
     """
