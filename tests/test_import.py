@@ -19,6 +19,7 @@ OPTIONAL = [
     "tensordict",
     "timm",
     "torchmetrics",
+    "torchvision",  # needed, but two seconds to import: where it is first used
 ]
 
 

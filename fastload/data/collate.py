@@ -12,17 +12,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import default_collate, get_worker_info
-from torchvision import tv_tensors
-from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from fastload.data.encoded import ALIGNMENT, EncodedImages, Kind
 from fastload.data.jpeg_header import scan
 from fastload.data.pixels import UndecodableError, jpeg_pixels, most_pixels, pixels
 from fastload.data.shared_memory import Shared
+from fastload.structure.loaded_types import is_vision
 
 __all__ = ["collate"]
 
-TARGETS = (tv_tensors.BoundingBoxes, tv_tensors.Mask, tv_tensors.KeyPoints)
+TARGETS = ("BoundingBoxes", "Mask", "KeyPoints")  # of torchvision.tv_tensors
+# Endings of file names: those of torchvision.datasets.ImageFolder.
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 MOST_BYTES = 2**30  # of one file; the largest image that Pillow decodes by default has 268 MB of pixels
 TARGET_NAMES = {"boxes", "masks", "keypoints"}  # as in the targets of torchvision's detection models
 
@@ -87,7 +88,7 @@ def _is_array_of_bytes(value: Any) -> bool:
 
 
 def _is_file_name(value: Any) -> bool:
-    return isinstance(value, str) and value.lower().endswith(IMG_EXTENSIONS)
+    return isinstance(value, str) and value.lower().endswith(EXTENSIONS)
 
 
 _KINDS_OF_FILE: tuple[Test, ...] = (_is_bytes, _is_path, _is_array_of_bytes, _is_file_name)
@@ -140,7 +141,7 @@ def _stack(fields: Sequence[Any]) -> Any:
 
 def _is_target(value: Any) -> bool:
     named = isinstance(value, Mapping) and not TARGET_NAMES.isdisjoint(value)
-    return named or any(isinstance(each, TARGETS) for each in (value, *_children(value)))
+    return named or any(is_vision(each, *TARGETS) for each in (value, *_children(value)))
 
 
 class _Content(NamedTuple):

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torchvision
 
 from fastload.environment import FEW_QUEUES
 
@@ -141,7 +140,7 @@ def _load(path: str) -> ctypes.CDLL | None:
 
 def _candidates() -> Iterator[str]:
     """Where nvJPEG may be: in NVIDIA's wheel, in torchvision's, or on the system."""
-    packages = Path(torchvision.__file__).parents[1]
+    packages = Path(torch.__file__).parents[1]  # torchvision's wheel is installed beside PyTorch's
     for pattern in ("nvidia/*/lib/libnvjpeg.so.*", "torchvision.libs/libnvjpeg*.so.*"):
         yield from sorted(map(str, packages.glob(pattern)), reverse=True)
     yield from NAMES

@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torchvision import tv_tensors
 
 from fastload.data.encoded import EncodedImages
 from fastload.prefetch.decoded_images import DecodedImages
 from fastload.prefetch.item import Item
 from fastload.streams import SideStream, SyncStream
 from fastload.structure.images import find_images, find_labels, is_single, remark_on_range
+from fastload.structure.loaded_types import is_vision
 from fastload.structure.tree import Path, Tree, retyped, take_rows, tensors, tree_flatten, tree_unflatten
 from fastload.targets.follow import follow
 from fastload.targets.layout import has_targets
@@ -157,7 +157,7 @@ def _by_path(results: dict[Path, Any]) -> dict[Path, torch.Tensor]:
 
 
 def _is_in_list(path: Path, image: torch.Tensor) -> bool:
-    return is_single(image) and not isinstance(image, tv_tensors.Video) and isinstance(path[-1] if path else None, int)
+    return is_single(image) and not is_vision(image, "Video") and isinstance(path[-1] if path else None, int)
 
 
 def _normalize_of(transform: Callable[..., Any] | None) -> Normalize | None:

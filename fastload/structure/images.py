@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from torchvision import tv_tensors
 
+from fastload.structure.loaded_types import is_vision
 from fastload.structure.tree import Path, Tree, name_of
 
 __all__ = ["find_images", "find_labels", "is_single", "remark_on_range"]
 
 BATCHED_DIMS = 4
 WEIGHTS_DIMS = 2
-_IMAGE_TYPES = (tv_tensors.Image, tv_tensors.Video)
 
 
 def is_single(image: torch.Tensor) -> bool:
     """Whether this is one image (C, H, W) or one typed video (T, C, H, W), not a batch of them."""
-    return image.ndim < BATCHED_DIMS + isinstance(image, tv_tensors.Video)
+    return image.ndim < BATCHED_DIMS + is_vision(image, "Video")
 
 
 def find_images(tree: Tree) -> dict[Path, torch.Tensor]:
@@ -32,10 +31,10 @@ def find_images(tree: Tree) -> dict[Path, torch.Tensor]:
     image of shape (C, H, W) in a list within the batch, as detection loaders yield them, the images of that list.
     """
     found = tree.tensors
-    typed = {path: tensor for path, tensor in found.items() if isinstance(tensor, _IMAGE_TYPES)}
+    typed = {path: tensor for path, tensor in found.items() if is_vision(tensor, "Image", "Video")}
     if typed:
         return typed
-    plain = {path: tensor for path, tensor in found.items() if not isinstance(tensor, tv_tensors.TVTensor)}
+    plain = {path: tensor for path, tensor in found.items() if not is_vision(tensor, "TVTensor")}
     if not plain:
         raise TypeError(
             f"the batch holds no image: its tensors are {_describe(found)}; give a plain tensor or a tv_tensors.Image"

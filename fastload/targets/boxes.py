@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torchvision.tv_tensors import BoundingBoxes, KeyPoints, Mask
 
+from fastload.structure.loaded_types import is_vision
 from fastload.structure.tree import Path, Tree, name_of, retyped
 from fastload.targets.layout import FROM_CORNERS, TO_CORNERS, Layout, Target, of_kind, one_size
 
@@ -21,6 +21,7 @@ MIN_SIDE = 1.0  # pixels, of a box that is worth keeping: the default of torchvi
 class Targets:
     """The boxes and keypoints of a batch, on their way through the geometry of its images.
 
+    >>> from torchvision.tv_tensors import BoundingBoxes
     >>> from fastload.structure.tree import tree_flatten
     >>> boxes = BoundingBoxes([[10, 10, 30, 20], [0, 0, 5, 5]], format="XYXY", canvas_size=(40, 40))
     >>> batch = [torch.zeros(3, 40, 40)], [{"boxes": boxes, "labels": torch.tensor([7, 8])}]
@@ -63,7 +64,7 @@ class Targets:
         if layout is None:
             return None
         found = list(layout.targets())
-        boxes, points = (of_kind(kind, found) for kind in (BoundingBoxes, KeyPoints))
+        boxes, points = (of_kind(kind, found) for kind in ("BoundingBoxes", "KeyPoints"))
         _check_boxes(boxes)
         coordinates, box_rows = _flat(boxes, layout.samples, columns=4)
         corners = coordinates.view(-1, 2, 2)
@@ -135,7 +136,7 @@ class Targets:
 
     def _dropped(self, tree: Tree) -> Iterator[tuple[Path, Any]]:
         """The fields of the images that have lost boxes, without the rows of these."""
-        boxes = of_kind(BoundingBoxes, self.found)
+        boxes = of_kind("BoundingBoxes", self.found)
         # In float32, so that a box of just one pixel is not lost to the rounding of float64.
         large = ((self.corners[:, 1] - self.corners[:, 0]).float() >= MIN_SIDE).all(1)
         kept = torch.split(self.whole & large, [target.count for target in boxes])
@@ -152,15 +153,15 @@ class Targets:
 
     def _values(self) -> Iterator[tuple[Path, torch.Tensor]]:
         """Each tensor of boxes and of keypoints as it is now, with all its rows."""
-        for kind, coordinates in ((BoundingBoxes, self.corners.flatten(1)), (KeyPoints, self.points)):
+        for kind, coordinates in (("BoundingBoxes", self.corners.flatten(1)), ("KeyPoints", self.points)):
             targets = of_kind(kind, self.found)
             for target, own in zip(targets, torch.split(coordinates, [each.count for each in targets]), strict=True):
                 yield target.path, self._typed(own, target)
 
     def _typed(self, values: torch.Tensor, target: Target) -> torch.Tensor:
         like: torch.Tensor = target.value
-        if isinstance(like, BoundingBoxes):
-            values = values @ FROM_CORNERS[target.value.format]
+        if is_vision(like, "BoundingBoxes"):
+            values = values @ FROM_CORNERS[target.value.format.name]
         if not like.is_floating_point():
             values = values.float()  # where 2.9999999999999996 is 3: integers are truncated
         return retyped(values.to(like.dtype).view(like.shape).to(like.device), like, canvas_size=self._canvas(target))
@@ -228,7 +229,7 @@ def _have_area(corners: torch.Tensor) -> torch.Tensor:
 def _length(value: Any) -> int | None:
     """How many rows a field has; None for what has none."""
     if isinstance(value, torch.Tensor):
-        least = len("KHW") if isinstance(value, Mask) else 1
+        least = len("KHW") if is_vision(value, "Mask") else 1
         return value.shape[0] if value.ndim >= least else None
     return len(value) if isinstance(value, MutableSequence) else None
 
@@ -248,7 +249,7 @@ def _flat(targets: list[Target], samples: int, columns: int) -> tuple[torch.Tens
 
 
 def _check_boxes(boxes: list[Target]) -> None:
-    rotated = next((target for target in boxes if target.value.format not in TO_CORNERS), None)
+    rotated = next((target for target in boxes if target.value.format.name not in TO_CORNERS), None)
     if rotated is not None:
         raise TypeError(
             f"{name_of(rotated.path)} has the format {rotated.value.format.name}; rotated boxes do not follow: give "

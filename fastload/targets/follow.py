@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torchvision import tv_tensors
 
+from fastload.structure.loaded_types import is_vision
 from fastload.structure.tree import Path, Tree
 from fastload.targets.boxes import Targets, matrices_of
 from fastload.targets.masks import resample_masks, warp_masks
@@ -36,7 +36,7 @@ def follow(
         mirrored = None if movement.windows is None else movement.windows[:, -2:].bool()
         targets = targets.follow(matrices, movement.before, sizes, mirrored)
     tree = targets.replaced(tree)
-    masks = {path: leaf for path, leaf in tree.leaves.items() if isinstance(leaf, tv_tensors.Mask)}
+    masks = {path: leaf for path, leaf in tree.leaves.items() if is_vision(leaf, "Mask")}
     if masks:
         tree = tree.replaced(send(masks))
         for movement in movements:

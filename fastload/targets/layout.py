@@ -8,25 +8,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat, KeyPoints, Mask
 
 from fastload.structure.images import find_images, is_single
+from fastload.structure.loaded_types import is_vision
 from fastload.structure.tree import Path, Tree, name_of
 
 __all__ = ["FROM_CORNERS", "TO_CORNERS", "Layout", "Target", "has_targets", "of_kind", "one_size"]
 
-TARGETS = (BoundingBoxes, KeyPoints, Mask)
+TARGETS = ("BoundingBoxes", "KeyPoints", "Mask")  # of torchvision.tv_tensors
 ENTRIES = (torch.Tensor, tuple, MutableSequence)  # what may have a row for each box
 
 PER_IMAGE = frozenset({"image_id", "size", "orig_size", "image_size", "original_size", "canvas_size"})
 
-# What rows of boxes are multiplied by to become x1, y1, x2, y2.
+# What rows of boxes of each format are multiplied by to become x1, y1, x2, y2.
 TO_CORNERS = {
-    BoundingBoxFormat.XYXY: torch.eye(4, dtype=torch.float64),
-    BoundingBoxFormat.XYWH: torch.tensor([[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 1]], dtype=torch.float64),
-    BoundingBoxFormat.CXCYWH: torch.tensor(
-        [[1, 0, 1, 0], [0, 1, 0, 1], [-0.5, 0, 0.5, 0], [0, -0.5, 0, 0.5]], dtype=torch.float64
-    ),
+    "XYXY": torch.eye(4, dtype=torch.float64),
+    "XYWH": torch.tensor([[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 1]], dtype=torch.float64),
+    "CXCYWH": torch.tensor([[1, 0, 1, 0], [0, 1, 0, 1], [-0.5, 0, 0.5, 0], [0, -0.5, 0, 0.5]], dtype=torch.float64),
 }
 FROM_CORNERS = {name: matrix.inverse() for name, matrix in TO_CORNERS.items()}
 
@@ -42,7 +40,7 @@ class Target:
 
     @property
     def canvas(self) -> tuple[int, int]:
-        size = self.value.shape[-2:] if isinstance(self.value, Mask) else self.value.canvas_size
+        size = self.value.shape[-2:] if is_vision(self.value, "Mask") else self.value.canvas_size
         return int(size[0]), int(size[1])
 
     @property
@@ -52,7 +50,7 @@ class Target:
 
     @property
     def _columns(self) -> int:
-        return len("xyxy") if isinstance(self.value, BoundingBoxes) else len("xy")
+        return len("xyxy") if is_vision(self.value, "BoundingBoxes") else len("xy")
 
     @property
     def coordinates(self) -> torch.Tensor:
@@ -60,7 +58,7 @@ class Target:
         values: torch.Tensor = (
             self.value.as_subclass(torch.Tensor).to("cpu", torch.float64).reshape(self.count, self._columns)
         )
-        return values @ TO_CORNERS[self.value.format] if isinstance(self.value, BoundingBoxes) else values
+        return values @ TO_CORNERS[self.value.format.name] if is_vision(self.value, "BoundingBoxes") else values
 
     def rows(self, count: int, samples: int) -> torch.Tensor:
         """The image of each of ``count`` boxes, points or masks, int64 (count,)."""
@@ -100,7 +98,7 @@ class Layout:
 
     def targets(self) -> Iterator[Target]:
         for path, value in self.entries.items():
-            if isinstance(value, TARGETS):
+            if is_vision(value, *TARGETS):
                 sample, free = self.place(path)
                 if sample is None and value.shape[0] != self.samples:
                     raise TypeError(
@@ -139,12 +137,12 @@ class Layout:
 
 def has_targets(tree: Tree) -> bool:
     """Whether a batch holds boxes, masks or keypoints."""
-    return any(isinstance(leaf, TARGETS) for leaf in tree.leaves.values())
+    return any(is_vision(leaf, *TARGETS) for leaf in tree.leaves.values())
 
 
-def of_kind(kind: type, targets: Sequence[Target]) -> list[Target]:
-    """Those of boxes, of points or of masks."""
-    return [target for target in targets if isinstance(target.value, kind)]
+def of_kind(kind: str, targets: Sequence[Target]) -> list[Target]:
+    """Those of one type of ``torchvision.tv_tensors``."""
+    return [target for target in targets if is_vision(target.value, kind)]
 
 
 def one_size(sizes: torch.Tensor, what: str) -> tuple[int, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import torch
-from torchvision.tv_tensors import Mask
 
 from fastload import kernels
 from fastload.structure.ragged import Ragged
@@ -22,6 +21,7 @@ def map_masks(
 ) -> Tree:
     """A flattened batch with its masks moved by ``function(planes, rows)``.
 
+    >>> from torchvision.tv_tensors import Mask
     >>> from fastload.structure.tree import tree_flatten
     >>> batch = torch.zeros(2, 3, 4, 4), Mask(torch.arange(32).view(2, 4, 4))
     >>> map_masks(tree_flatten(batch), lambda planes, rows: planes[..., :1, :1]).leaves[(1,)]
@@ -37,7 +37,7 @@ def map_masks(
     layout = Layout.of(tree, images)
     if layout is None:
         return tree
-    masks = of_kind(Mask, list(layout.targets()))
+    masks = of_kind("Mask", list(layout.targets()))
     return tree.replaced({mask.path: _moved(mask, layout.samples, function) for mask in masks})
 
 
@@ -49,6 +49,7 @@ def resample_masks(
 ) -> Tree:
     """A flattened batch with its masks cropped, resized and mirrored as their images are, to the nearest pixel.
 
+    >>> from torchvision.tv_tensors import Mask
     >>> from fastload.structure.tree import tree_flatten
     >>> batch = torch.zeros(1, 3, 2, 2), Mask(torch.tensor([[[1, 2], [3, 4]]]))
     >>> mirror = torch.tensor([[0, 0, 2, 2, 2, 2, 0, 0, 0, 1]], dtype=torch.int32)

@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 
-from fastload.training.ranks import local_part
+from fastload.training.ranks import is_fsdp, local_part
 
 __all__ = ["EMA"]
 
@@ -103,7 +102,7 @@ class EMA:
     @torch.no_grad()
     def _swap(self) -> None:
         for module in self._model.modules():
-            if isinstance(module, FSDPModule):  # else its next forward pass may use weights gathered before
+            if is_fsdp(module):  # else its next forward pass may use weights gathered before
                 module.reshard()
         for weight, average in zip(self._weights, self._averages, strict=True):
             kept = weight.clone()

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-__all__ = ["Ranks", "local_part", "scale_gradients"]
+from fastload.structure.loaded_types import loaded_types
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
+
+__all__ = ["Ranks", "is_fsdp", "local_part", "scale_gradients", "whole_tensor"]
 
 _NO_CONTEXT = nullcontext()
 
@@ -29,7 +36,7 @@ class Ranks:
     def __init__(self, models: Sequence[nn.Module], device: torch.device) -> None:
         modules = [module for model in models for module in model.modules()]
         self.replicated = [module for module in modules if isinstance(module, DistributedDataParallel)]
-        self.sharded: list[FSDPModule] = [module for module in modules if isinstance(module, FSDPModule)]
+        self.sharded: list[FSDPModule] = [module for module in modules if is_fsdp(module)]
         self._device = device
         self._group = self.replicated[0].process_group if self.replicated else None
         self.count = distributed.get_world_size(self._group) if self.replicated or self.sharded else 1
@@ -84,9 +91,23 @@ class Ranks:
                 parameter.grad = gradient
 
 
+def is_fsdp(module: nn.Module) -> TypeGuard[FSDPModule]:
+    """Whether ``fully_shard`` has sharded this module."""
+    return isinstance(module, loaded_types("torch.distributed.fsdp", "FSDPModule"))
+
+
 def local_part(tensor: Tensor) -> Tensor:
     """Return this rank's part of a tensor that FSDP2 has sharded; other tensors as they are."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if _is_sharded(tensor) else tensor
+
+
+def whole_tensor(tensor: Tensor) -> Tensor:
+    """Return a tensor that FSDP2 has sharded as one, gathered from all ranks; other tensors as they are."""
+    return tensor.full_tensor() if _is_sharded(tensor) else tensor
+
+
+def _is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
+    return isinstance(tensor, loaded_types("torch.distributed.tensor", "DTensor"))
 
 
 def scale_gradients(gradients: list[Tensor], factor: Tensor | float) -> None:

@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -34,7 +33,7 @@ from fastload.training.losses import total
 from fastload.training.memory import StageCallback, StageMemory, on_host, profile_memory, restored
 from fastload.training.nonfinite import LossRecord, NonfiniteMonitor, describe
 from fastload.training.precision import autocast, carry_autocast_to_replicas, grad_scaler, resolve_precision
-from fastload.training.ranks import Ranks, scale_gradients
+from fastload.training.ranks import Ranks, scale_gradients, whole_tensor
 from fastload.training.update_result import UpdateResult
 
 __all__ = ["StepOutput", "TrainStep"]
@@ -409,7 +408,7 @@ class TrainStep:
             return None
         assert self.max_norm is not None
         norms = [nn.utils.clip_grad_norm_(_parameters(each), self.max_norm) for each in self._optimizers]
-        norms = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
+        norms = [whole_tensor(norm) for norm in norms]
         return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
 
     def _resolve_update(self) -> None:

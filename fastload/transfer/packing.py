@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, strided
-from torchvision.tv_tensors import TVTensor
 
+from fastload.structure.loaded_types import is_vision
 from fastload.structure.tree import retyped
 from fastload.transfer.pinned import HostCopy
 
@@ -44,7 +44,7 @@ DTYPES = frozenset({
 
 def is_plain(value: Any) -> bool:
     """Whether it is a ``Tensor`` or a ``tv_tensor``, whose attributes are known, and no other subclass."""
-    return type(value) is Tensor or isinstance(value, TVTensor)
+    return type(value) is Tensor or is_vision(value, "TVTensor")
 
 
 def fits(value: Any) -> bool:

@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torchvision import tv_tensors
 
 from fastload.data.encoded import EncodedImages
 from fastload.structure.images import is_single
+from fastload.structure.loaded_types import is_vision
 from fastload.structure.ragged import Ragged
+from fastload.structure.tree import retyped
 from fastload.transforms.geometry import Movement, Pixels
 from fastload.transforms.lazy import LazyImages
 
@@ -81,7 +82,7 @@ class Batch:
             yield work
             result = _stacked(work.result())
             result = result.view(*leading[single:], *result.shape[1:])
-            self.images = tv_tensors.wrap(result, like=images) if isinstance(images, tv_tensors.TVTensor) else result
+            self.images = retyped(result, like=images) if is_vision(images, "TVTensor") else result
         self.moves += work.moves
         self.mixes += work.mixes
 

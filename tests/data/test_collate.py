@@ -13,8 +13,9 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision import tv_tensors
+from torchvision.datasets.folder import IMG_EXTENSIONS
 
-from fastload.data.collate import collate
+from fastload.data.collate import EXTENSIONS, collate
 from fastload.data.encoded import EncodedImages, Kind
 from fastload.decode.cpu import decode_on_cpu
 from tests.files import BASELINE, OTHERS, by_pillow, jpeg, picture, saved
@@ -64,6 +65,10 @@ def test_strings_that_end_as_images_do_are_paths(path):
     files, caption = collate([(str(path), "a cat.")])
     assert contents(files) == [FILE]
     assert caption == ["a cat."]
+
+
+def test_names_of_files_end_as_torchvisions_do():
+    assert set(EXTENSIONS) >= set(IMG_EXTENSIONS)
 
 
 def test_the_structure_is_kept():

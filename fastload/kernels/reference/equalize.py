@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torchvision.transforms.v2 import functional
 
 from fastload.kernels.reference.unit import from_unit, to_unit
 
@@ -21,6 +20,8 @@ def equalize(images: torch.Tensor, chosen: torch.Tensor, *, dtype: torch.dtype =
 
     See :func:`fastload.kernels.equalize`, which has the same signature.
     """
+    from torchvision.transforms.v2 import functional  # noqa: PLC0415  (it takes two seconds)
+
     values = to_unit(images)
     places = chosen.nonzero().flatten().to(images.device)
     levels = images[places] if images.dtype is torch.uint8 else values[places].clamp(0, 1)
