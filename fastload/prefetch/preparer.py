@@ -14,11 +14,11 @@ from fastload.data.encoded import EncodedImages
 from fastload.prefetch.decoded_images import DecodedImages
 from fastload.prefetch.item import Item
 from fastload.streams import SideStream, SyncStream
-from fastload.structure.images import find_images, find_labels, is_single, remark_on_range
+from fastload.structure.images import find_images, is_single, remark_on_range
 from fastload.structure.loaded_types import is_vision
+from fastload.structure.targets import has_targets
 from fastload.structure.tree import Path, Tree, retyped, take_rows, tensors, tree_flatten, tree_unflatten
 from fastload.targets.follow import follow
-from fastload.targets.layout import has_targets
 from fastload.transfer.transfer import Transfer, device_blocks, has_unmoved
 from fastload.transforms import Compose, Key, Normalize, RandomHorizontalFlip, Transform
 from fastload.transforms.batch import Batch
@@ -80,6 +80,7 @@ class Preparer:
         """The batch with its images transformed, and all that belongs to them; None if all samples are skipped."""
         files = {path: leaf for path, leaf in tree.leaves.items() if isinstance(leaf, EncodedImages)}
         images = files or find_images(tree)
+        transform.check(tree)
         item.remark = self._remark(images)
         if not has_targets(tree):  # all copies are queued before any transform; boxes are moved on the host
             tree = tree.replaced(self._transfer.move(tree.leaves))
@@ -106,7 +107,7 @@ class Preparer:
         if first.is_empty:
             return None
         for mix in first.mixes:
-            tree = tree.replaced({path: mix(labels) for path, labels in find_labels(tree, len(first)).items()})
+            tree = mix(tree)
         return follow(tree, images, first.moves, self._transfer.move) if first.moves else tree
 
     @contextmanager

@@ -9,10 +9,9 @@ import torch
 from fastload.structure.loaded_types import is_vision
 from fastload.structure.tree import Path, Tree, name_of
 
-__all__ = ["find_images", "find_labels", "is_single", "remark_on_range"]
+__all__ = ["describe", "find_images", "is_single", "remark_on_range"]
 
 BATCHED_DIMS = 4
-WEIGHTS_DIMS = 2
 
 
 def is_single(image: torch.Tensor) -> bool:
@@ -37,12 +36,12 @@ def find_images(tree: Tree) -> dict[Path, torch.Tensor]:
     plain = {path: tensor for path, tensor in found.items() if not is_vision(tensor, "TVTensor")}
     if not plain:
         raise TypeError(
-            f"the batch holds no image: its tensors are {_describe(found)}; give a plain tensor or a tv_tensors.Image"
+            f"the batch holds no image: its tensors are {describe(found)}; give a plain tensor or a tv_tensors.Image"
         )
     path, image = next(iter(plain.items()))
     if image.ndim < BATCHED_DIMS - 1 or image.layout is not torch.strided or image.is_nested:
         raise TypeError(
-            f"the first tensor of the batch is taken for the images, but it is {_describe({path: image})}; "
+            f"the first tensor of the batch is taken for the images, but it is {describe({path: image})}; "
             "images are dense, (N, C, H, W) or (C, H, W): put them first, or mark them as tv_tensors.Image"
         )
     return _images_beside(plain, path, tree) if image.ndim < BATCHED_DIMS else {path: image}
@@ -68,7 +67,7 @@ def _refuse_samples(plain: Mapping[Path, torch.Tensor], first: Path, tree: Tree)
     ]
     if any(plain[path].ndim == plain[first].ndim for path in others):
         raise TypeError(
-            f"the batch looks like a list of samples, the first of them {_describe({first: plain[first]})}: collate it "
+            f"the batch looks like a list of samples, the first of them {describe({first: plain[first]})}: collate it "
             "to (images, targets), or mark the images as tv_tensors.Image"
         )
 
@@ -91,25 +90,8 @@ def remark_on_range(image: torch.Tensor, full_scale: float) -> str | None:
     )
 
 
-def find_labels(tree: Tree, samples: int) -> dict[Path, torch.Tensor]:
-    """The labels of a batch whose images are mixed: the first tensor with an integer, or a row of weights, a sample.
-
-    >>> from fastload.structure.tree import tree_flatten
-    >>> find_labels(tree_flatten((torch.zeros(2, 3, 4, 4), torch.tensor([5, 7]))), samples=2)
-    {(1,): tensor([5, 7])}
-    """
-    for path, tensor in tree.tensors.items():
-        integers = tensor.ndim == 1 and not tensor.is_floating_point() and tensor.dtype is not torch.bool
-        weights = tensor.ndim == WEIGHTS_DIMS and tensor.is_floating_point()
-        if (integers or weights) and len(tensor) == samples:
-            return {path: tensor}
-    raise TypeError(
-        f"images are mixed and there are no labels to mix with them: the batch needs an integer tensor ({samples},) or "
-        f"weights ({samples}, classes); its tensors are {_describe(tree.tensors)}"
-    )
-
-
-def _describe(found: Mapping[Path, torch.Tensor]) -> str:
+def describe(found: Mapping[Path, torch.Tensor]) -> str:
+    """Tensors with their paths, types, dtypes and shapes, for an error."""
     described = (
         f"{name_of(path)}: {type(tensor).__name__} {tensor.dtype} {tuple(tensor.shape)}"
         for path, tensor in found.items()

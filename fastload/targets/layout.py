@@ -11,11 +11,11 @@ import torch
 
 from fastload.structure.images import find_images, is_single
 from fastload.structure.loaded_types import is_vision
+from fastload.structure.targets import TARGETS, has_targets
 from fastload.structure.tree import Path, Tree, name_of
 
-__all__ = ["FROM_CORNERS", "TO_CORNERS", "Layout", "Target", "has_targets", "of_kind", "one_size"]
+__all__ = ["FROM_CORNERS", "TO_CORNERS", "Layout", "Target", "of_kind", "one_size"]
 
-TARGETS = ("BoundingBoxes", "KeyPoints", "Mask")  # of torchvision.tv_tensors
 ENTRIES = (torch.Tensor, tuple, MutableSequence)  # what may have a row for each box
 
 PER_IMAGE = frozenset({"image_id", "size", "orig_size", "image_size", "original_size", "canvas_size"})
@@ -133,11 +133,6 @@ class Layout:
             if free and free[-1] not in PER_IMAGE and path not in self.images:
                 fields[sample, free[:-1]].append((path, value))
         return fields
-
-
-def has_targets(tree: Tree) -> bool:
-    """Whether a batch holds boxes, masks or keypoints."""
-    return any(is_vision(leaf, *TARGETS) for leaf in tree.leaves.values())
 
 
 def of_kind(kind: str, targets: Sequence[Target]) -> list[Target]:

@@ -12,7 +12,7 @@ from fastload.data.encoded import EncodedImages
 from fastload.structure.images import is_single
 from fastload.structure.loaded_types import is_vision
 from fastload.structure.ragged import Ragged
-from fastload.structure.tree import retyped
+from fastload.structure.tree import Tree, retyped
 from fastload.transforms.geometry import Movement, Pixels
 from fastload.transforms.lazy import LazyImages
 
@@ -29,7 +29,7 @@ class Batch:
     Attributes:
         device: where files are decoded.
         moves: how pixels moved, for each geometric transform.
-        mixes: functions that mix labels as the images were mixed.
+        mixes: functions that mix the labels of a flattened batch as its images were mixed.
         kept: indices of the samples that were not skipped, int64 (M,); None for all.
         counts: numbers of images, by decoder, skipped, and zeroed.
         is_decoded: whether the files were decoded ahead of time, so that the first ``T.DecodeJpeg`` has nothing to do.
@@ -39,7 +39,7 @@ class Batch:
         self.images = _as_batch(images)
         self.device = device or torch.accelerator.current_accelerator() or torch.device("cpu")
         self.moves: list[Movement] = []
-        self.mixes: list[Callable[[torch.Tensor], torch.Tensor]] = []
+        self.mixes: list[Callable[[Tree], Tree]] = []
         self.kept: torch.Tensor | None = None
         self.counts: dict[str, int] = {}
         self.is_decoded = False

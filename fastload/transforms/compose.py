@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fastload.structure.tree import Tree
 from fastload.transforms.batch import Batch
 from fastload.transforms.explain import DryRun
 from fastload.transforms.key import Key
@@ -53,6 +54,11 @@ class Compose(Transform):
             for transform in transforms:
                 dry_run.alone(transform)
         return str(dry_run)
+
+    def check(self, tree: Tree) -> None:
+        for transform in self.transforms:
+            if isinstance(transform, Transform):
+                transform.check(tree)
 
     def run(self, batch: Batch, key: Key) -> None:
         for shares, members in self._groups():

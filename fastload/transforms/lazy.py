@@ -12,6 +12,7 @@ import torch
 from fastload import kernels
 from fastload.kernels.spec import ColourProgram, Epilogue, Erase, Mix, Op
 from fastload.structure.ragged import Ragged
+from fastload.structure.tree import Tree
 from fastload.transforms.geometry import Geometry, Movement, Pixels, Size, rows_of, size_of
 
 __all__ = ["LazyImages", "Normalization"]
@@ -39,7 +40,7 @@ class LazyImages:
     Attributes:
         dtype: of the result, as long as no ``normalize`` is pending, which has its own.
         moves: each step of the geometry, for targets to follow.
-        mixes: the functions that mix labels as their images are mixed.
+        mixes: functions that mix the labels of a flattened batch as its images are mixed.
     """
 
     def __init__(self, images: Pixels, *, store: torch.dtype = torch.float32, frames: int = 1) -> None:
@@ -48,7 +49,7 @@ class LazyImages:
         self.frames = frames
         self.dtype = images.dtype
         self.moves: list[Movement] = []
-        self.mixes: list[Callable[[torch.Tensor], torch.Tensor]] = []
+        self.mixes: list[Callable[[Tree], Tree]] = []
         self._sizes = rows_of(size_of(images), len(images))
         self._clear()
 
@@ -144,8 +145,8 @@ class LazyImages:
             raise ValueError(f"value must be one number, or one for each of {count} channels; got {len(bias)} numbers")
         self._erase = Erase(self._each(boxes), self._each(seeds), _channels(scale, count), _channels(bias, count))
 
-    def mix(self, mix: Mix, labels: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Mix each image with its partner; ``labels`` is a function that mixes their labels."""
+    def mix(self, mix: Mix, labels: Callable[[Tree], Tree]) -> None:
+        """Mix each image with its partner; ``labels`` is a function that mixes the labels of their batch."""
         if self.frames > 1:
             raise TypeError(f"MixUp and CutMix take images (N, C, H, W); got videos of {self.frames} frames")
         if self._mix is not None:

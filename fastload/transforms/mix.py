@@ -11,6 +11,9 @@ import torch
 
 from fastload.kernels.spec import Mix
 from fastload.kernels.upload import upload
+from fastload.structure.labels import LabelsGetter, find_labels, labels_getter_of
+from fastload.structure.targets import first_target
+from fastload.structure.tree import Tree, name_of
 from fastload.transforms.arguments import probability
 from fastload.transforms.key import Key
 from fastload.transforms.lazy import LazyImages
@@ -37,13 +40,29 @@ class Mixture:
 class _Mixing(Transform):
     """Base of MixUp and CutMix: each image's partner is the one before it; one draw is used for the whole batch."""
 
-    def __init__(self, num_classes: int | None, label_smoothing: float) -> None:
+    def __init__(self, num_classes: int | None, label_smoothing: float, labels_getter: LabelsGetter) -> None:
         if num_classes is not None and not (isinstance(num_classes, int) and num_classes > 0):
             raise ValueError(f"num_classes must be a positive int, or None for soft labels; got {num_classes!r}")
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing must be in [0, 1); got {label_smoothing}")
         self.num_classes = num_classes
         self.label_smoothing = label_smoothing
+        self.labels_getter = labels_getter_of(labels_getter)
+
+    def check(self, tree: Tree) -> None:
+        """Refuse boxes, masks and keypoints, as torchvision does; and wrong class numbers, while they are on the host.
+
+        Raises:
+            TypeError: the batch has boxes, masks or keypoints, or no labels.
+            ValueError: class numbers are negative or not below ``num_classes``.
+        """
+        if (target := first_target(tree)) is not None:
+            raise TypeError(
+                f"{type(self).__name__} mixes images and labels, and {name_of(target)} is "
+                f"{type(tree.leaves[target]).__name__}, which would not be mixed: leave out {type(self).__name__}"
+            )
+        if (path := find_labels(tree, self.labels_getter)) is not None:
+            _check_classes(tree.leaves[path], self.num_classes)
 
     def sample(self, sizes: torch.Tensor, key: Key) -> Mixture:
         count = len(sizes)
@@ -67,11 +86,20 @@ class _Mixing(Transform):
         """The box, and the weights of an image's own pixels inside and outside of it, and of its own label."""
 
     def record(self, work: LazyImages, parameters: Mixture) -> None:
-        work.mix(parameters.mix, partial(self.labels, parameters=parameters))
+        work.mix(parameters.mix, partial(self.with_labels, parameters=parameters))
+
+    def with_labels(self, tree: Tree, parameters: Mixture) -> Tree:
+        """A flattened batch with its labels mixed as its images were."""
+        path = find_labels(tree, self.labels_getter)
+        return tree if path is None else tree.replaced({path: self.labels(tree.leaves[path], parameters)})
 
     def labels(self, labels: torch.Tensor, parameters: Mixture) -> torch.Tensor:
         """The batch's labels, (N,) or (N, num_classes), mixed as its images were: float32 (N, num_classes)."""
         soft = soft_labels(labels, self.num_classes, self.label_smoothing)
+        if len(soft) != len(parameters.own):
+            raise ValueError(
+                f"{len(parameters.own)} images are mixed, and there are {len(soft)} labels: give one an image"
+            )
         partners, own = upload(soft.device, parameters.mix.partners, parameters.own)
         return torch.lerp(soft[partners.long()], soft, own[:, None])
 
@@ -92,14 +120,24 @@ class MixUp(_Mixing):
         alpha: parameter of the Beta distribution. At 1 ``lam`` is uniform; near 0 it is mostly close to 0 or 1.
         num_classes: required if labels are class numbers.
         label_smoothing: the share of a label that is spread over all classes.
+        labels_getter: where a batch's labels are, as torchvision's: "default" takes the second element of a tuple, or
+            the key "labels", else the first key that contains "label", of a mapping; a callable takes the batch and
+            returns its labels; None mixes images alone.
 
     Raises:
-        ValueError: ``alpha`` or ``num_classes`` is not positive, or ``label_smoothing`` is not in [0, 1).
-        TypeError: when called, the images differ in size.
+        ValueError: ``alpha`` or ``num_classes`` is not positive, ``label_smoothing`` is not in [0, 1), or
+            ``labels_getter`` is none of these; when called, a class number is not from 0 to ``num_classes - 1``.
+        TypeError: when called, the images differ in size; or the batch has no labels, or boxes, masks or keypoints.
     """
 
-    def __init__(self, alpha: float = 1.0, num_classes: int | None = None, label_smoothing: float = 0.0) -> None:
-        super().__init__(num_classes, label_smoothing)
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        num_classes: int | None = None,
+        label_smoothing: float = 0.0,
+        labels_getter: LabelsGetter = "default",
+    ) -> None:
+        super().__init__(num_classes, label_smoothing, labels_getter)
         self.alpha = _positive("alpha", alpha)
 
     def __repr__(self) -> str:
@@ -130,14 +168,24 @@ class CutMix(_Mixing):
         alpha: parameter of the Beta distribution; at 1 the share is uniform.
         num_classes: required if labels are class numbers.
         label_smoothing: the share of a label that is spread over all classes.
+        labels_getter: where a batch's labels are, as torchvision's: "default" takes the second element of a tuple, or
+            the key "labels", else the first key that contains "label", of a mapping; a callable takes the batch and
+            returns its labels; None mixes images alone.
 
     Raises:
-        ValueError: ``alpha`` or ``num_classes`` is not positive, or ``label_smoothing`` is not in [0, 1).
-        TypeError: when called, the images differ in size.
+        ValueError: ``alpha`` or ``num_classes`` is not positive, ``label_smoothing`` is not in [0, 1), or
+            ``labels_getter`` is none of these; when called, a class number is not from 0 to ``num_classes - 1``.
+        TypeError: when called, the images differ in size; or the batch has no labels, or boxes, masks or keypoints.
     """
 
-    def __init__(self, alpha: float = 1.0, num_classes: int | None = None, label_smoothing: float = 0.0) -> None:
-        super().__init__(num_classes, label_smoothing)
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        num_classes: int | None = None,
+        label_smoothing: float = 0.0,
+        labels_getter: LabelsGetter = "default",
+    ) -> None:
+        super().__init__(num_classes, label_smoothing, labels_getter)
         self.alpha = _positive("alpha", alpha)
 
     def __repr__(self) -> str:
@@ -156,12 +204,11 @@ class MixUpCutMix(_Mixing):
     Args:
         mixup_alpha, cutmix_alpha: ``alpha`` of ``MixUp`` and of ``CutMix``.
         switch_prob: probability of ``CutMix``.
-        num_classes, label_smoothing: as in ``MixUp``.
+        num_classes, label_smoothing, labels_getter: as in ``MixUp``.
 
     Raises:
-        ValueError: an alpha or ``num_classes`` is not positive, ``switch_prob`` is not in [0, 1], or
-            ``label_smoothing`` is not in [0, 1).
-        TypeError: when called, the images differ in size.
+        ValueError: ``switch_prob`` is not in [0, 1]; or as ``MixUp``.
+        TypeError: as ``MixUp``.
     """
 
     def __init__(
@@ -171,8 +218,9 @@ class MixUpCutMix(_Mixing):
         switch_prob: float = 0.5,
         num_classes: int | None = None,
         label_smoothing: float = 0.0,
+        labels_getter: LabelsGetter = "default",
     ) -> None:
-        super().__init__(num_classes, label_smoothing)
+        super().__init__(num_classes, label_smoothing, labels_getter)
         self.mixup_alpha = _positive("mixup_alpha", mixup_alpha)
         self.cutmix_alpha = _positive("cutmix_alpha", cutmix_alpha)
         self.switch_prob = probability(switch_prob, "switch_prob")
@@ -196,9 +244,12 @@ def soft_labels(labels: torch.Tensor, num_classes: int | None, label_smoothing: 
     tensor([[0.0500, 0.8500, 0.0500, 0.0500]])
 
     Raises:
-        ValueError: ``num_classes`` is None for class numbers, or differs from the width of soft labels.
+        ValueError: ``num_classes`` is None for class numbers, or differs from the width of soft labels; or class
+            numbers on the CPU are out of range. On a GPU they are not looked at, which would wait for it:
+            ``PrefetchLoader`` looks before it copies them.
     """
-    if labels.ndim == 1 and not labels.is_floating_point():
+    _check_classes(labels, num_classes)
+    if _are_classes(labels):
         if num_classes is None:
             raise ValueError("num_classes must be given where labels are class numbers (N,); got None")
         labels = torch.nn.functional.one_hot(labels.long(), num_classes)
@@ -208,6 +259,22 @@ def soft_labels(labels: torch.Tensor, num_classes: int | None, label_smoothing: 
             f"got {labels.dtype} of shape {tuple(labels.shape)}"
         )
     return labels.float() * (1 - label_smoothing) + label_smoothing / labels.shape[1]
+
+
+def _are_classes(labels: torch.Tensor) -> bool:
+    return labels.ndim == 1 and not labels.is_floating_point()
+
+
+def _check_classes(labels: torch.Tensor, num_classes: int | None) -> None:
+    """Refuse class numbers that lie on the CPU and are out of range."""
+    if num_classes is None or not _are_classes(labels) or not labels.is_cpu or not len(labels):
+        return
+    low, high = (int(label) for label in labels.aminmax())
+    if low < 0 or high >= num_classes:
+        raise ValueError(
+            f"labels must be class numbers from 0 to {num_classes - 1}, num_classes being {num_classes}; got labels "
+            f"from {low} to {high}: raise num_classes, or say where the labels are by labels_getter"
+        )
 
 
 def _repeated(weight: float, count: int) -> torch.Tensor:

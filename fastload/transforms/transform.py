@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fastload.structure.ragged import Ragged
+from fastload.structure.tree import Tree
 from fastload.transforms.batch import Batch
 from fastload.transforms.key import Key
 from fastload.transforms.lazy import LazyImages
@@ -39,6 +40,13 @@ class Transform(ABC):
         """Transform ``batch`` in place."""
         with batch.work() as work:
             self.record(work, self.sample(work.sizes, key))
+
+    def check(self, tree: Tree) -> None:  # noqa: B027  (most transforms take any batch)
+        """Refuse a flattened batch, with its labels and targets, that this transform cannot take, before it begins.
+
+        Raises:
+            TypeError, ValueError: of what is refused.
+        """
 
     @abstractmethod
     def sample(self, sizes: torch.Tensor, key: Key) -> Any:

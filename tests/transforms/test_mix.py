@@ -1,12 +1,18 @@
 """Mixed images and labels, against torchvision's."""
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.transforms import v2
+from torchvision.transforms.v2._utils import _find_labels_default_heuristic
 
 from fastload import transforms as T
+from fastload.structure.labels import find_labels
+from fastload.structure.tree import tree_flatten
 from fastload.transforms.mix import CutMix, MixUp, MixUpCutMix, soft_labels
 from tests.counts import examples
 from tests.kernels.whole import batches
@@ -113,6 +119,57 @@ def test_labels_may_be_soft_already_and_are_smoothed():
     torch.testing.assert_close(loss(logits, smooth), loss(logits, LABELS, label_smoothing=0.1))
 
 
+class Sample(NamedTuple):
+    index: torch.Tensor
+    image: torch.Tensor
+    label: torch.Tensor
+
+
+@dataclass
+class Fields:
+    image: torch.Tensor
+    index: torch.Tensor
+    LABELS: torch.Tensor
+
+
+INDEX, OWN = torch.tensor([1, 0]), torch.tensor([2, 3])
+
+
+@pytest.mark.parametrize(
+    ("batch", "path"),
+    [
+        (("images", OWN), (1,)),
+        (["images", OWN, INDEX], (1,)),
+        ({"image": "images", "index": INDEX, "label": OWN}, ("label",)),
+        ({"index": INDEX, "a_label": INDEX, "Labels": OWN}, ("Labels",)),
+        (("images", {"index": INDEX, "fine_label": OWN}), (1, "fine_label")),
+    ],
+)
+def test_labels_are_those_that_torchvision_finds(batch, path):
+    assert _find_labels_default_heuristic(batch) is OWN
+    assert find_labels(tree_flatten(batch)) == path
+    assert find_labels(tree_flatten(batch), _find_labels_default_heuristic) == path
+    assert find_labels(tree_flatten(batch), None) is None
+
+
+def test_fields_of_named_tuples_and_dataclasses_are_keys():
+    assert find_labels(tree_flatten(Sample(INDEX, images(2, 3, 4, 4), OWN))) == (2,)
+    assert find_labels(tree_flatten(Fields(images(2, 3, 4, 4), INDEX, OWN))) == ("LABELS",)
+
+
+@pytest.mark.parametrize(
+    ("batch", "getter", "message"),
+    [
+        ({"image": OWN, "target": OWN}, "default", r"finds no labels.*batch\['target'\]: Tensor torch.int64 \(2,\)"),
+        (("images", [2, 3]), "default", "finds no labels"),
+        (("images", OWN), lambda batch: batch[1] + 1, r"must find a tensor of the batch; it found tensor\(\[3, 4\]\)"),
+    ],
+)
+def test_a_batch_without_labels_is_refused_with_the_line_to_write(batch, getter, message):
+    with pytest.raises(TypeError, match=rf"(?s){message}.*pass labels_getter=lambda batch"):
+        find_labels(tree_flatten(batch), getter)
+
+
 def test_they_say_what_they_are():
     assert repr(MixUp(0.8, 10)) == "MixUp(alpha=0.8, num_classes=10, label_smoothing=0.0)"
     assert repr(CutMix()) == "CutMix(alpha=1.0, num_classes=None, label_smoothing=0.0)"
@@ -128,6 +185,10 @@ def test_they_say_what_they_are():
         (lambda: MixUp(num_classes=0), "num_classes must be a positive int.*got 0"),
         (lambda: MixUp(label_smoothing=1), r"label_smoothing must be in \[0, 1\); got 1"),
         (lambda: MixUp().sample(torch.tensor([[2, 3], [3, 2]]), KEY), "only images of one size"),
+        (lambda: MixUp(labels_getter="first"), "labels_getter must be 'default', a callable.*got 'first'"),
+        (lambda: soft_labels(LABELS, 3), "class numbers from 0 to 2.*got labels from 0 to 3: raise num_classes, or"),
+        (lambda: soft_labels(-LABELS, 3), "class numbers from 0 to 2.*got labels from -3 to 0"),
+        (lambda: MixUp().labels(torch.eye(3), MixUp().sample(sizes(2, 4, 4), KEY)), "2 images are mixed.* 3 labels"),
         (lambda: soft_labels(LABELS, None), "num_classes must be given.*got None"),
         (lambda: soft_labels(torch.zeros(2, 3), 4), r"or soft, \(N, 4\); got torch.float32 of shape \(2, 3\)"),
         (lambda: soft_labels(torch.zeros(3), 4), r"got torch.float32 of shape \(3,\)"),
