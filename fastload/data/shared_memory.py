@@ -8,14 +8,16 @@ import os
 import secrets
 import threading
 import weakref
+from multiprocessing.resource_sharer import DupFd
 
 import torch
 
 __all__ = ["Handle", "Shared", "received"]
 
-MOST_RECEIVERS = mmap.PAGESIZE - 1  # each has one byte of a page; the first byte tells whether the segment is gone
-FREE, HELD, GONE = b"\0", b"\1", b"\2"
-Handle = tuple[int, int, int, int, int, int]
+MOST_RECEIVERS = mmap.PAGESIZE - 1  # each has one byte of a page; the first byte is the segment's own
+FREE, HELD = b"\0", b"\1"  # of a receiver
+KEPT, GONE = b"\2", b"\3"  # of a segment: the parent process keeps it mapped; nothing more will be sent in it
+Handle = tuple[int, DupFd | None, int, int, int, int]
 
 
 class Shared:
@@ -50,13 +52,13 @@ class Shared:
         return self._segment.handle(len(self.block))
 
 
-def received(owner: int, descriptor: int, name: int, capacity: int, size: int, holder: int) -> torch.Tensor:
+def received(owner: int, descriptor: DupFd | None, name: int, capacity: int, size: int, holder: int) -> torch.Tensor:
     """The block of a handle in the process that it was sent to, uint8 (bytes,), without a copy.
 
     Raises:
         ConnectionResetError: the process that sent it has ended.
     """
-    memory = _mapped(owner, descriptor, name, capacity)
+    memory = _mappings[name] if descriptor is None else _mapped(owner, descriptor, name, capacity)
     view = memoryview(memory)[:size]
     weakref.finalize(view, _release, memory, capacity + holder, os.getpid()).atexit = False
     return torch.frombuffer(view, dtype=torch.uint8)
@@ -67,18 +69,16 @@ def _release(memory: mmap.mmap, holder: int, receiver: int) -> None:
         memory[holder : holder + 1] = FREE
 
 
-# Segments that child processes have sent to this one, by name, and their capacities. They stay mapped: mapping and
-# unmapping memory for each block costs as much as copying it.
-_mappings: dict[int, tuple[mmap.mmap, int]] = {}
+# Segments that child processes have sent to this one, by name. They stay mapped: mapping and unmapping memory for each
+# block costs as much as copying it.
+_mappings: dict[int, mmap.mmap] = {}
 
 
-def _mapped(owner: int, descriptor: int, name: int, capacity: int) -> mmap.mmap:
-    if name in _mappings:
-        return _mappings[name][0]
+def _mapped(owner: int, descriptor: DupFd, name: int, capacity: int) -> mmap.mmap:
     try:
-        opened = os.open(f"/proc/{owner}/fd/{descriptor}", os.O_RDWR)
-    except OSError as error:
-        raise ConnectionResetError(f"process {owner} has ended before its memory was received: {error}") from error
+        opened = descriptor.detach()
+    except (ConnectionError, FileNotFoundError, EOFError) as error:  # of the socket on which the owner would answer
+        raise ConnectionResetError(f"process {owner} has ended before its memory was received: {error!r}") from error
     try:
         memory = mmap.mmap(opened, capacity + mmap.PAGESIZE)
     finally:
@@ -89,17 +89,18 @@ def _mapped(owner: int, descriptor: int, name: int, capacity: int) -> mmap.mmap:
 
 def _keep(owner: int, name: int, memory: mmap.mmap, capacity: int) -> None:
     """Keep a segment mapped until the child process that owns it ends or discards it."""
-    for other, (mapping, size) in list(_mappings.items()):
-        if mapping[size : size + 1] == GONE:
+    for other, mapping in list(_mappings.items()):
+        if mapping[-mmap.PAGESIZE] == GONE[0]:
             _mappings.pop(other, None)
     child = next((each for each in multiprocessing.active_children() if each.pid == owner), None)
     if child is not None:
-        _mappings[name] = memory, capacity
+        _mappings[name] = memory
         weakref.finalize(child, _mappings.pop, name, None).atexit = False
+        memory[capacity : capacity + 1] = KEPT
 
 
 class _Segment:
-    """``capacity`` bytes for a block, and a page behind them: GONE or not, then HELD or FREE for each receiver."""
+    """``capacity`` bytes for a block, and a page behind them: KEPT, GONE or 0, then HELD or FREE for each receiver."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -119,7 +120,10 @@ class _Segment:
                     f"a block can be sent {MOST_RECEIVERS:,} times until it is released, and has been sent so often"
                 )
             self.memory[free : free + 1] = HELD
-        return self._owner, self._descriptor, self._name, self.capacity, size, free - self.capacity
+        # A descriptor costs a connection between the processes: it is sent until the receiver has kept the memory.
+        is_kept = self.memory[self.capacity : self.capacity + 1] == KEPT
+        descriptor = None if is_kept else DupFd(self._descriptor)
+        return self._owner, descriptor, self._name, self.capacity, size, free - self.capacity
 
     def discard(self) -> None:
         """Tell other processes that nothing more will be sent in it, so that they unmap it."""

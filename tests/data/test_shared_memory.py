@@ -1,5 +1,6 @@
 """Blocks of memory that a process hands to another."""
 
+import ctypes
 import gc
 import mmap
 import os
@@ -132,6 +133,53 @@ def test_a_process_that_has_ended_is_named():
     process.join()
     with pytest.raises(ConnectionResetError, match=f"process {process.pid} has ended"):
         received(*handles.get())
+
+
+PR_SET_DUMPABLE = 4
+CAPABILITIES_VERSION = 0x20080522
+
+
+def closed_to_others(_worker):
+    """A worker whose /proc/PID/fd nobody may read, as one that holds a password."""
+    assert ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0
+
+
+def test_a_process_that_others_cannot_look_into_sends_too():
+    loader = DataLoader(FILES, batch_size=4, num_workers=1, collate_fn=collate, worker_init_fn=closed_to_others)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            no_rights = (ctypes.c_uint32 * 6)()  # those of root would let it look into any process
+            assert ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(CAPABILITIES_VERSION, 0), no_rights) == 0
+            code = [files.file(0).numpy().tobytes() for files in loader] != FILES[::4]
+        finally:
+            os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def send_handles(pipe):
+    while pipe.recv():
+        shared = Shared(10_000)
+        shared.block.fill_(7)
+        pipe.send(shared.handle())
+        del shared
+
+
+def test_a_descriptor_is_sent_until_the_receiver_keeps_the_memory():
+    context = get_context("fork")
+    here, there = context.Pipe()
+    process = context.Process(target=send_handles, args=(there,))
+    process.start()
+    with_descriptor = []
+    for _ in range(3):
+        here.send(True)
+        handle = here.recv()
+        with_descriptor.append(handle[1] is not None)
+        assert received(*handle)[0] == 7
+    here.send(False)
+    process.join()
+    assert with_descriptor == [True, False, False]
 
 
 def test_memory_is_used_again_when_nobody_has_any_of_it():
