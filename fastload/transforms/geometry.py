@@ -46,7 +46,8 @@ class Geometry:
     ((8, 12), [[10, 0, 20, 30, 8, 12, 0, 0, 0, 1]])
 
     A window crops and resizes, then crops again, then mirrors. So ``crop_resize`` must come before ``crop``, and only
-    once. Windows are NumPy arrays, as random boxes are; ``sampling.py`` says why.
+    once; to the nearest pixel, before ``flip`` too: that of two equally near pixels which is taken depends on the side
+    from which they are counted. Windows are NumPy arrays, as random boxes are; ``sampling.py`` says why.
     """
 
     windows: np.ndarray
@@ -55,6 +56,7 @@ class Geometry:
     fill: float = 0.0
     is_resized: bool = False
     is_cropped: bool = False
+    is_flipped: bool = False
 
     @classmethod
     def identity(cls, size: Size, count: int) -> Geometry:
@@ -62,6 +64,10 @@ class Geometry:
         windows = np.zeros((count, FLIP_X + 1), dtype=np.int32)
         windows[:, SIDES] = windows[:, VIRTUAL] = size.numpy() if isinstance(size, torch.Tensor) else size
         return cls(windows, size)
+
+    def takes_crop_resize(self, interpolation: str) -> bool:
+        """Whether ``crop_resize`` may still come."""
+        return not (self.is_resized or self.is_cropped or (self.is_flipped and interpolation == "nearest"))
 
     def crop_resize(self, boxes: np.ndarray, size: Size, interpolation: str) -> None:
         """Cut ``boxes``, (N, 4): top, left, height and width, and resize them to ``size``."""
@@ -80,6 +86,7 @@ class Geometry:
         for column, chosen in ((FLIP_X, x), (FLIP_Y, y)):
             if chosen is not None:
                 self.windows[:, column] ^= chosen
+        self.is_flipped = True
 
     @property
     def flips_y(self) -> np.ndarray:

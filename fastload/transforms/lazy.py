@@ -70,7 +70,7 @@ class LazyImages:
     def crop_resize(self, boxes: torch.Tensor, size: Size, interpolation: str = "bilinear") -> None:
         """Cut ``boxes``, int32 (N, 4): top, left, height, width, and resize them to ``size``, one for all or (N, 2)."""
         each, size = self._each(boxes).numpy(), size if isinstance(size, tuple) else self._each(size)
-        self._flush_unless(lambda geometry: not (geometry.is_resized or geometry.is_cropped))
+        self._flush_unless(lambda geometry: geometry.takes_crop_resize(interpolation))
         self._move(lambda geometry: geometry.crop_resize(each, size, interpolation))
 
     def crop(self, boxes: torch.Tensor, fill: float = 0.0) -> None:

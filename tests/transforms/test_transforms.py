@@ -94,6 +94,45 @@ def test_fused_is_one_after_the_other():
     assert torch.equal(nested, fused)
 
 
+SIDES = st.integers(1, 25)
+SIZES = st.tuples(SIDES, SIDES)
+
+
+def geometric(interpolation):
+    return st.one_of(
+        st.builds(T.RandomHorizontalFlip, st.just(0.6)),
+        st.builds(T.RandomVerticalFlip, st.just(0.6)),
+        st.builds(T.Resize, SIZES, st.just(interpolation)),
+        st.builds(T.RandomResizedCrop, SIZES, interpolation=st.just(interpolation)),
+        st.builds(T.CenterCrop, SIZES),
+        st.builds(T.RandomCrop, SIZES, st.integers(0, 3), st.just(True), st.just(0.4)),
+    )
+
+
+@examples(full=300, here=20)
+@given(
+    steps=st.sampled_from([("nearest", 0), ("nearest", 0), ("bilinear", 1e-5), ("bicubic", 1e-5)]).flatmap(
+        lambda kind: st.tuples(st.lists(geometric(kind[0]), min_size=2, max_size=4), st.just(kind[1]))
+    ),
+    size=SIZES,
+    seed=st.integers(0, 2**31),
+)
+def test_crops_resizes_and_flips_together_are_one_after_the_other(steps, size, seed):
+    steps, atol = steps
+    images, key = torch.rand(2, 1, *size, generator=torch.Generator().manual_seed(seed)), T.Key(seed)
+    expected = images
+    for draw, step in enumerate(steps):
+        expected = step(expected, key.for_draw(draw))
+    torch.testing.assert_close(T.Compose(steps)(images, key), expected, atol=atol, rtol=0)
+
+
+def test_a_mirrored_image_is_resized_to_the_nearest_pixel_as_torchvision_does():
+    row = torch.arange(10).expand(1, 1, 10, 10).to(torch.uint8)
+    ours = T.Compose([T.RandomHorizontalFlip(1.0), T.Resize((4, 4), "nearest")])(row)
+    theirs = v2.Compose([v2.RandomHorizontalFlip(1.0), v2.Resize((4, 4), v2.InterpolationMode.NEAREST)])(row)
+    assert torch.equal(ours, theirs)
+
+
 def test_any_callable_can_stand_in_compose():
     compose = T.Compose([v2.RandomInvert(p=1.0), T.RandomHorizontalFlip(0.0), T.Normalize(MEAN, STD), torch.neg])
     torch.testing.assert_close(compose(IMAGES), -torchvision_normalized(255 - IMAGES), atol=1e-6, rtol=1e-6)
