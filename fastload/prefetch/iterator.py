@@ -16,7 +16,7 @@ from fastload.prefetch.item import Item
 from fastload.prefetch.preparer import Preparer
 from fastload.prefetch.slots import SlotPool
 from fastload.prefetch.stage import Stage
-from fastload.prefetch.worker_errors import explained
+from fastload.prefetch.worker_errors import explained, is_of_a_sample
 from fastload.resume.position import Progress
 from fastload.structure.tree import tree_flatten
 from fastload.transfer.transfer import move_the_rest
@@ -39,7 +39,12 @@ class BatchSource(Iterator[Item]):
         self.progress = progress
 
     def __next__(self) -> Item:
-        tree = tree_flatten(next(self.batches))
+        try:
+            tree = tree_flatten(next(self.batches))
+        except StopIteration as stop:
+            if is_of_a_sample(stop):
+                raise RuntimeError("a data set or its collate function raised StopIteration") from stop
+            raise
         return Item(tree, self.progress.fetched())
 
     def close(self) -> None:

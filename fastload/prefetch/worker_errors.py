@@ -1,4 +1,4 @@
-"""``explained``: the error of a loader, naming the worker that died if that caused it."""
+"""The errors of a loader: the worker that died is named, and a StopIteration of a sample does not end the epoch."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
+from torch._utils import ExceptionWrapper
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
-__all__ = ["explained"]
+__all__ = ["explained", "is_of_a_sample"]
 
 # A worker that is killed closes its connections a moment before it has ended: how long to wait for that, in seconds.
 MOMENT = 5.0
 
 # The modules in which a tensor is received from the worker that made it.
 RECEIVING = ("multiprocessing.resource_sharer", "fastload.data.shared_memory")
+
+# What a StopIteration passes through if it comes from a data set or a collate function, here or in a worker.
+LOADING = {_MapDatasetFetcher.fetch.__code__, ExceptionWrapper.reraise.__code__}
 
 FULL = (
     "Tensors of workers lie in /dev/shm, which is full: give it more room (docker run --shm-size=8g), or let fewer or "
@@ -37,10 +42,15 @@ def explained(batches: Any, error: BaseException) -> BaseException:
     return explanation
 
 
+def is_of_a_sample(stop: StopIteration) -> bool:
+    """Whether a data set or a collate function raised it, so that it is no end of the batches but an error."""
+    return any(frame.f_code in LOADING for frame, _ in traceback.walk_tb(stop.__traceback__))
+
+
 def _named(batches: Any, error: BaseException) -> BaseException:
     if sys.version_info >= (3, 11) and type(error) is RuntimeError and "unable to allocate shared memory" in str(error):
         error.add_note(FULL)
-    dead = _dead(getattr(batches, "_workers", [])) if _is_of_receiving(error) else []
+    dead = _dead(batches) if _is_of_receiving(error) else []
     if not dead:
         return error
     ends = ", ".join(f"pid {worker.pid}: {_end(worker)}" for worker in dead)
@@ -72,12 +82,21 @@ def _is_of_receiving(error: BaseException) -> bool:
     return any(frame.f_globals.get("__name__") in RECEIVING for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
-def _dead(workers: list[BaseProcess]) -> list[BaseProcess]:
-    """Those that have failed, or fail within a moment; a worker with nothing more to load exits with code 0."""
+def _dead(batches: Any) -> list[BaseProcess]:
+    """The workers that have ended before their time, or do so within a moment."""
+    workers: list[BaseProcess] = getattr(batches, "_workers", [])
+    # A worker with nothing more to load exits with code 0, and DataLoader expects no more of it.
+    expected: list[bool] = getattr(batches, "_workers_status", [False] * len(workers))
     give_up = time.monotonic() + MOMENT
-    while not (dead := [worker for worker in workers if worker.exitcode]) and time.monotonic() < give_up:
+    while True:
+        dead = [worker for worker, more in zip(workers, expected, strict=True) if _has_failed(worker, more)]
+        if dead or not workers or time.monotonic() > give_up:
+            return dead
         time.sleep(0.01)
-    return dead
+
+
+def _has_failed(worker: BaseProcess, is_expected: bool) -> bool:
+    return worker.exitcode is not None and (worker.exitcode != 0 or is_expected)
 
 
 def _end(worker: BaseProcess) -> str:

@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import time
+import traceback
 import weakref
 
 import pytest
@@ -23,6 +24,26 @@ def test_g05_an_error_of_the_dataset_arrives_at_its_batch(workers):
     assert isinstance(error, ValueError)
     assert "sample is broken" in str(error)
     assert collect(loader)[0] == list(range(8))  # and the loader can be used again
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_g05_a_stop_iteration_of_a_sample_does_not_end_the_epoch_in_silence(workers):
+    wrapped = numbered_loader(fail_at=9, error=StopIteration("sample is broken"), num_workers=workers)
+    labels, error = collect(fl.PrefetchLoader(wrapped, device="cpu"))
+    assert labels == list(range(8))
+    assert isinstance(error, RuntimeError)
+    assert "raised StopIteration" in str(error)
+    assert "__getitem__" in "".join(traceback.format_exception(error))
+
+
+def collate_that_stops(samples):
+    raise StopIteration(samples)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_g05_a_stop_iteration_of_the_collate_function_is_an_error(workers):
+    with pytest.raises(RuntimeError, match="collate function raised StopIteration"):
+        list(fl.PrefetchLoader(numbered_loader(collate_fn=collate_that_stops, num_workers=workers), device="cpu"))
 
 
 def test_g05_an_error_keeps_its_own_traceback():

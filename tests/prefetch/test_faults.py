@@ -202,6 +202,17 @@ def test_g05_a_worker_that_dies_in_handing_over_a_batch_is_named(ending):
         assert re.search(r"\nRuntimeError: DataLoader worker \(pid.*\) (is killed|exited unexpectedly)", printed)
 
 
+def left_as_if_all_were_done():
+    sys.exit(0)
+
+
+def test_g05_a_worker_that_leaves_with_code_0_is_named():
+    """``DataLoader`` raises the FileNotFoundError of a socket, or finds that the worker is gone when it next looks."""
+    labels, printed = collect(prefetched(DataLoader(Dies(left_as_if_all_were_done), 4, num_workers=1)))
+    assert labels in ([], [0, 1, 2, 3], list(range(8)))
+    assert re.search(r"\nRuntimeError: DataLoader worker \(pid.*\) exited unexpectedly", printed)
+
+
 class DyingFiles(Dies):
     def __getitem__(self, index):
         super().__getitem__(index)
