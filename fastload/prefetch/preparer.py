@@ -108,7 +108,8 @@ class Preparer:
             return None
         for mix in first.mixes:
             tree = mix(tree)
-        return follow(tree, images, first.moves, self._transfer.move) if first.moves else tree
+        per_box = self._transform.per_box if isinstance(self._transform, Compose) else None
+        return follow(tree, images, first.moves, self._transfer.move, per_box) if first.moves else tree
 
     @contextmanager
     def _group(self, images: dict[Path, Any], decoded: DecodedImages | None) -> Iterator[tuple[Batch, int]]:

@@ -11,10 +11,11 @@ import torch
 from fastload.structure.loaded_types import is_vision
 from fastload.structure.tree import Path, Tree, name_of, retyped
 from fastload.targets.layout import FROM_CORNERS, TO_CORNERS, Layout, Target, of_kind, one_size
+from fastload.targets.rows import PerBox, loses_rows, rows_taken
 
 __all__ = ["Targets", "matrices_of"]
 
-MIN_SIDE = 1.0  # pixels, of a box that is worth keeping: the default of torchvision's SanitizeBoundingBoxes
+MIN_SIDE = 1.0  # pixels, of what is left of a box that is cut: the default of torchvision's SanitizeBoundingBoxes
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,7 @@ class Targets:
     corners: torch.Tensor  # float64 (B, 2, 2): least and greatest x and y of the boxes of all images
     box_rows: torch.Tensor  # int64 (B,): the image of each
     clips: torch.Tensor  # bool (B,): whether it is clipped to the canvas
-    whole: torch.Tensor  # bool (B,): whether it has had an area all the way
+    lost: torch.Tensor  # bool (B,): whether a crop or warp cut it to less than a pixel
     points: torch.Tensor  # float64 (P, 2)
     point_rows: torch.Tensor
     sizes: torch.Tensor | None = None  # of the images, once targets have followed them
@@ -76,7 +77,7 @@ class Targets:
             corners,
             box_rows,
             clips=torch.cat([torch.empty(0, dtype=torch.bool), *clips]),
-            whole=_have_area(corners),
+            lost=torch.zeros(len(corners), dtype=torch.bool),
             points=places,
             point_rows=point_rows,
             images=images,
@@ -109,22 +110,25 @@ class Targets:
         self._check(matrices, old_sizes)
         limits = new_sizes.flip(1).double()
         corners = _mapped_corners(self.corners, matrices[self.box_rows])
-        clipped = corners.clamp(min=0).minimum(limits[self.box_rows, None])
-        corners = torch.where(self.clips.view(-1, 1, 1), clipped, corners)
+        clipped = torch.where(
+            self.clips.view(-1, 1, 1), corners.clamp(min=0).minimum(limits[self.box_rows, None]), corners
+        )
+        # In float32, so that float64's rounding neither cuts a box nor makes less than a pixel of one.
+        cut = (clipped.float() != corners.float()).flatten(1).any(1) & self.clips
+        large = ((clipped[:, 1] - clipped[:, 0]).float() >= MIN_SIDE).all(1)
         points = _mapped(self.points, matrices[self.point_rows])
         if mirrored is not None:
             points = points - mirrored.flip(1)[self.point_rows].double()
-        whole = self.whole & _have_area(corners)
-        return replace(self, corners=corners, points=points, whole=whole, sizes=new_sizes)
+        return replace(self, corners=clipped, points=points, lost=self.lost | cut & ~large, sizes=new_sizes)
 
-    def replaced(self, tree: Tree) -> Tree:
-        """The batch with boxes and keypoints as they are now, and without the boxes that have degenerated.
+    def replaced(self, tree: Tree, per_box: PerBox = None) -> Tree:
+        """The batch with boxes and keypoints as they are now, and without the boxes of which nothing is left.
 
-        A box is dropped if a side is below one pixel, or if it had no area at any point on the way. With it goes its
-        row of every field that stands beside the boxes: each tensor and each list of as many rows as there are boxes,
-        except images, masks (H, W), and what is named as an image's own (``image_id``, ``size``, ``orig_size`` and the
-        like). Any other field that happens to have as many rows is taken for the boxes'. No value is computed anew:
-        ``area`` stays what it was, as in torchvision. Boxes batched along a first dimension keep all their rows.
+        A box is removed if a step cut it at the image's border and left a side below one pixel; or if it had an area
+        and has none as it is stored, in integers for example. Nothing else removes a box, however small. With it goes
+        its row of the fields beside the boxes that have one for each, as :func:`fastload.targets.rows.loses_rows`
+        tells by ``per_box``. No value is computed anew: ``area`` stays what it was, as in torchvision. Boxes batched
+        along a first dimension keep all their rows.
 
         Raises:
             ValueError: batched targets, which have one canvas, belong to images that are of different sizes now.
@@ -132,24 +136,27 @@ class Targets:
         if self.sizes is None:
             return tree
         moved = tree.replaced(dict(self._values()))
-        return moved.replaced(dict(self._dropped(moved)))
+        return moved.replaced(dict(self._dropped(moved, per_box)))
 
-    def _dropped(self, tree: Tree) -> Iterator[tuple[Path, Any]]:
+    def _dropped(self, tree: Tree, per_box: PerBox) -> Iterator[tuple[Path, Any]]:
         """The fields of the images that have lost boxes, without the rows of these."""
-        boxes = of_kind("BoundingBoxes", self.found)
-        # In float32, so that a box of just one pixel is not lost to the rounding of float64.
-        large = ((self.corners[:, 1] - self.corners[:, 0]).float() >= MIN_SIDE).all(1)
-        kept = torch.split(self.whole & large, [target.count for target in boxes])
-        losers = [
-            (each, keep) for each, keep in zip(boxes, kept, strict=True) if each.sample is not None and not keep.all()
-        ]
+        losers = [(target, keep) for target, keep in self._kept(tree) if not keep.all()]
         layout = Layout.of(tree, self.images) if losers else None
         fields = layout.fields() if layout else {}
         for target, keep in losers:
-            rows = keep.nonzero().flatten()
-            for path, value in fields[target.sample, target.owner]:
-                if _length(value) == len(keep):
-                    yield path, _taken(value, rows)
+            rows, beside = keep.nonzero().flatten(), fields[target.sample, target.owner]
+            own = next(field for field in beside if field.path == target.path)
+            for field in beside:
+                if _length(field.value) == len(keep) and loses_rows(field, own, per_box):
+                    yield field.path, rows_taken(field.value, rows)
+
+    def _kept(self, tree: Tree) -> Iterator[tuple[Target, torch.Tensor]]:
+        """The boxes of each image, and which of them stay, bool (boxes,)."""
+        targets = of_kind("BoundingBoxes", self.found)
+        for target, lost in zip(targets, torch.split(self.lost, [each.count for each in targets]), strict=True):
+            if target.sample is not None:
+                stored = replace(target, value=tree.leaves[target.path])
+                yield target, ~lost & (_have_area(stored.coordinates) | ~_have_area(target.coordinates))
 
     def _values(self) -> Iterator[tuple[Path, torch.Tensor]]:
         """Each tensor of boxes and of keypoints as it is now, with all its rows."""
@@ -222,8 +229,8 @@ def _mapped_corners(corners: torch.Tensor, matrices: torch.Tensor) -> torch.Tens
     return torch.stack([centres - halves, centres + halves], dim=1)
 
 
-def _have_area(corners: torch.Tensor) -> torch.Tensor:
-    return (corners[:, 1] > corners[:, 0]).all(1)
+def _have_area(boxes: torch.Tensor) -> torch.Tensor:
+    return (boxes[:, 2:] > boxes[:, :2]).all(1)
 
 
 def _length(value: Any) -> int | None:
@@ -232,13 +239,6 @@ def _length(value: Any) -> int | None:
         least = len("KHW") if is_vision(value, "Mask") else 1
         return value.shape[0] if value.ndim >= least else None
     return len(value) if isinstance(value, MutableSequence) else None
-
-
-def _taken(value: Any, rows: torch.Tensor) -> Any:
-    """Some rows of a tensor or list."""
-    if isinstance(value, torch.Tensor):
-        return retyped(value[rows.to(value.device)], value)
-    return type(value)(value[row] for row in rows.tolist())
 
 
 def _flat(targets: list[Target], samples: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:

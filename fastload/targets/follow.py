@@ -11,6 +11,7 @@ from fastload.structure.loaded_types import is_vision
 from fastload.structure.tree import Path, Tree
 from fastload.targets.boxes import Targets, matrices_of
 from fastload.targets.masks import resample_masks, warp_masks
+from fastload.targets.rows import PerBox
 from fastload.transforms.geometry import Movement
 
 __all__ = ["follow"]
@@ -21,12 +22,13 @@ def follow(
     images: Mapping[Path, torch.Tensor],
     movements: list[Movement],
     send: Callable[[dict[Path, Any]], dict[Path, Any]],
+    per_box: PerBox = None,
 ) -> Tree:
     """A flattened batch whose targets have moved as the pixels of ``images`` did.
 
     ``images`` are in the batch, by their paths, and have moved already. ``send`` copies masks to the device, where
-    their pixels are moved. Boxes and keypoints are few, and stay on the host: there, rows can be dropped without
-    waiting for the device.
+    their pixels are moved. ``per_box`` names the fields that have a row for each box. Boxes and keypoints are few, and
+    stay on the host: there, rows can be dropped without waiting for the device.
     """
     targets = Targets.of(tree, images)
     if targets is None:
@@ -35,7 +37,7 @@ def follow(
         matrices, sizes = _map_of(movement)
         mirrored = None if movement.windows is None else movement.windows[:, -2:].bool()
         targets = targets.follow(matrices, movement.before, sizes, mirrored)
-    tree = targets.replaced(tree)
+    tree = targets.replaced(tree, per_box)
     masks = {path: leaf for path, leaf in tree.leaves.items() if is_vision(leaf, "Mask")}
     if masks:
         tree = tree.replaced(send(masks))

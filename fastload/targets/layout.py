@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Hashable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +13,11 @@ from fastload.structure.images import find_images, is_single
 from fastload.structure.loaded_types import is_vision
 from fastload.structure.targets import TARGETS, has_targets
 from fastload.structure.tree import Path, Tree, name_of
+from fastload.targets.rows import Field
 
 __all__ = ["FROM_CORNERS", "TO_CORNERS", "Layout", "Target", "of_kind", "one_size"]
 
 ENTRIES = (torch.Tensor, tuple, MutableSequence)  # what may have a row for each box
-
-PER_IMAGE = frozenset({"image_id", "size", "orig_size", "image_size", "original_size", "canvas_size"})
 
 # What rows of boxes of each format are multiplied by to become x1, y1, x2, y2.
 TO_CORNERS = {
@@ -111,12 +110,16 @@ class Layout:
         """The sample to which an entry belongs, and its path without the sample's index."""
         if self.alone:
             return 0, path
+        depth = self._depth(path)
+        return (None, path) if depth is None else (path[depth], (*path[:depth], *path[depth + 1 :]))  # type: ignore[return-value]
+
+    def _depth(self, path: Path) -> int | None:
+        """Where in the path of an entry the index of its sample is."""
         for kind in (MutableSequence, tuple):  # a pair of lists may stand beside two images
             for depth, index in enumerate(path):
-                before = path[:depth]
-                if isinstance(index, int) and self._lists_samples(before, kind):
-                    return index, (*before, *path[depth + 1 :])
-        return None, path
+                if isinstance(index, int) and self._lists_samples(path[:depth], kind):
+                    return depth
+        return None
 
     def _lists_samples(self, path: Path, kind: type) -> bool:
         return (
@@ -125,14 +128,21 @@ class Layout:
             and path not in self.above
         )
 
-    def fields(self) -> dict[tuple[int | None, Path], list[tuple[Path, Any]]]:
+    def fields(self) -> dict[tuple[int | None, Path], list[Field]]:
         """What may have a row for each box, by the sample and what holds it."""
-        fields: dict[tuple[int | None, Path], list[tuple[Path, Any]]] = defaultdict(list)
+        fields: dict[tuple[int | None, Path], list[Field]] = defaultdict(list)
         for path, value in self.entries.items():
             sample, free = self.place(path)
-            if free and free[-1] not in PER_IMAGE and path not in self.images:
-                fields[sample, free[:-1]].append((path, value))
+            if free and path not in self.images:
+                fields[sample, free[:-1]].append(Field(path, self._name(path), value))
         return fields
+
+    def _name(self, path: Path) -> Hashable:
+        is_entry_of_list = not self.alone and self._depth(path) == len(path) - 1
+        *owner, key = path[:-1] if is_entry_of_list else path
+        container = self.entries.get(tuple(owner))
+        names: Sequence[str] | None = getattr(container, "_fields", None)
+        return key if names is None else names[key]  # type: ignore[call-overload]
 
 
 def of_kind(kind: str, targets: Sequence[Target]) -> list[Target]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -34,12 +34,24 @@ class Compose(Transform):
     passes. Any callable that takes a batch of images and returns one can be in the list too: a module of torchvision v2
     or kornia, or a compiled function. It shares no pass.
 
+    Args:
+        transforms: in order. One that is a ``Compose`` stands for its own, with their ``per_box``.
+        per_box: the names of the fields beside ``BoundingBoxes`` that have a row for each box, or their places in a
+            tuple. They lose the rows of boxes that are cropped away, and no other field does: ``["labels",
+            "track_id"]``. By default they are "labels" and the like, see docs/targets.md.
+
     Raises:
-        TypeError: an element of ``transforms`` is not callable.
+        TypeError: an element of ``transforms`` is not callable, or ``per_box`` is one name and not several.
     """
 
-    def __init__(self, transforms: Sequence[Step]) -> None:
+    def __init__(self, transforms: Sequence[Step], *, per_box: Sequence[Hashable] | None = None) -> None:
+        if isinstance(per_box, str):
+            raise TypeError(f"per_box must be a sequence of names; got {per_box!r}: write [{per_box!r}]")
+        inner = (each.per_box for each in transforms if isinstance(each, Compose))
         self.transforms = list(_flattened(transforms))
+        self.per_box: Sequence[Hashable] | None = next(
+            (names for names in (per_box, *inner) if names is not None), None
+        )
 
     def __repr__(self) -> str:
         return f"Compose({self.transforms})"

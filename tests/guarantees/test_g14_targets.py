@@ -47,3 +47,25 @@ def test_g14_labels_out_of_range_are_an_error_that_names_them(labels):
 def test_g14_boxes_and_masks_beside_mixed_images_are_refused(target):
     with pytest.raises(TypeError, match=rf"batch\[2\] is {type(target).__name__}, which would not be mixed: leave out"):
         loaded((images(), torch.tensor([3, 4]), target), T.CutMix(num_classes=5))
+
+
+# Boxes that are cropped away
+
+
+def test_g14_rows_go_with_their_boxes_from_fields_that_are_per_box_and_from_no_other():
+    target = {"boxes": BOXES, "labels": torch.tensor([1, 2]), "hw": torch.tensor([SIDE, SIDE]), "index": torch.ones(1)}
+    with pytest.warns(UserWarning, match="the field 'hw' has as many rows as there were boxes"):
+        _, (kept,) = loaded(([images()[0]], [target]), T.CenterCrop(20))
+    assert {name: len(field) for name, field in kept.items()} == {"boxes": 1, "labels": 1, "hw": 2, "index": 1}
+
+    loader = fl.PrefetchLoader(
+        [([images()[0]], [target])], transform=T.Compose([T.CenterCrop(20)], per_box=["hw"]), device="cpu"
+    )
+    _, (kept,) = next(iter(loader))
+    assert {name: len(field) for name, field in kept.items()} == {"boxes": 1, "labels": 2, "hw": 1, "index": 1}
+
+
+def test_g14_a_flip_removes_no_box():
+    boxes = BoundingBoxes([[1, 1, 1.5, 8], [2, 2, 2, 2]], format="XYXY", canvas_size=(SIDE, SIDE))
+    _, (kept,) = loaded(([images()[0]], [{"boxes": boxes}]), T.RandomHorizontalFlip(1.0))
+    assert len(kept["boxes"]) == 2
