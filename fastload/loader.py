@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
+import os
 import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from numbers import Integral
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from fastload.prefetch.decode_ahead import DecodeStage
+from fastload.prefetch.garbage import garbage_kept_from_workers
 from fastload.prefetch.iterator import BatchSource, PrefetchIterator
 from fastload.prefetch.preparer import Preparer
 from fastload.prefetch.slots import SlotPool
@@ -96,27 +96,60 @@ class PrefetchLoader:
         if not _is_integer(seed) or not 0 <= seed < SEEDS:
             raise ValueError(f"seed must be an int from 0 to 2**63 - 1; got {seed!r}")
         self.loader = loader
-        self.device = _resolve(device)
+        self._device = _resolve(device)
         self.transform = _plan(transform, mean, std, dtype, memory_format)
-        self.depth = int(depth)
-        self.static = Static.of(static)
+        self._depth = int(depth)
+        self._static = Static.of(static)
         self.seed = int(seed)
         self.epoch = 0
+        self._resumption: Resumption | None = None
+        self._begin_unused()
+
+    def _begin_unused(self) -> None:
+        """What a loader has beside its settings and its place in training."""
         self.stats: Counter[str] = Counter()
         self._progress: Progress | None = None
-        self._resumption: Resumption | None = None
         self._side = side_stream(self.device)
+        self._begin_without_passes()
+
+    def _begin_without_passes(self) -> None:
+        self._process = os.getpid()
         self._spare: list[SlotPool] = []
         self._passes: weakref.WeakSet[PrefetchIterator] = weakref.WeakSet()
         self._ends: weakref.WeakSet[threading.Event] = weakref.WeakSet()  # each is kept by its pass's thread
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For a pickled or copied loader: settings, the wrapped loader, epoch and loaded state, but no pass."""
+        unused = ("stats", "_progress", "_side", "_process", "_spare", "_passes", "_ends")
+        return {name: value for name, value in vars(self).items() if name not in unused}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._begin_unused()
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches go."""
+        return self._device
+
+    @property
+    def depth(self) -> int:
+        """How many batches may wait for the consumer."""
+        return self._depth
+
+    @property
+    def static(self) -> Static | None:
+        """How batches come at fixed addresses; None if they do not."""
+        return self._static
+
     def __iter__(self) -> Iterator[Any]:
+        self._leave_passes_of_parent()
         if isinstance(self.loader, Iterator) and (live := self._live_pass()):
             return live  # iter() of an iterator is the iterator
         self._end_passes_that_share_an_iterator()
         order, resumption = SamplerState(self.loader), self._resumption
         start = resumption.start if resumption else order.start()
-        with _garbage_kept_from_workers():
+        with garbage_kept_from_workers():
             batches = resumption.begin() if resumption else iter(self.loader)
         progress = Progress(self.loader, self.epoch, start, resumption.first if resumption else None)
         self._side.follow_consumer()
@@ -136,9 +169,29 @@ class PrefetchLoader:
     def _live_pass(self) -> PrefetchIterator | None:
         return next((each for each in self._passes if each.close.alive), None)
 
+    def _leave_passes_of_parent(self) -> None:
+        """In a process forked from the one that the loader was used in, begin with no pass.
+
+        Raises:
+            RuntimeError: all passes pull from one iterator, which is the other process's.
+        """
+        if self._process == os.getpid():
+            return
+        if self._has_one_iterator and self._progress is not None:
+            raise RuntimeError(
+                f"the loader's iterator, or its persistent workers, are those of process {self._process}, from which "
+                "this one was forked: make a new loader here"
+            )
+        self._begin_without_passes()
+
+    @property
+    def _has_one_iterator(self) -> bool:
+        """Whether all passes pull from one iterator."""
+        return getattr(self.loader, "persistent_workers", False) or isinstance(self.loader, Iterator)
+
     def _end_passes_that_share_an_iterator(self) -> None:
         """If all passes pull from one iterator, end the older ones, which would take batches of the new one."""
-        if getattr(self.loader, "persistent_workers", False) or isinstance(self.loader, Iterator):
+        if self._has_one_iterator:
             self.close()
             for ended in list(self._ends):
                 ended.wait()
@@ -196,7 +249,7 @@ class PrefetchLoader:
         """
         if self._resumption:
             return dict(self._resumption.state)
-        with _garbage_kept_from_workers():  # a stateful loader that was never iterated over starts its own
+        with garbage_kept_from_workers():  # a stateful loader that was never iterated over starts its own
             return state_after(self._progress, self.loader, self.seed, self.epoch)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -228,20 +281,6 @@ class PrefetchLoader:
 def _yields_fresh_batches(loader: Any) -> bool:
     """Whether a batch keeps its values when ``loader`` is asked for the next: workers reuse no memory."""
     return isinstance(loader, DataLoader) and loader.num_workers > 0
-
-
-@contextmanager
-def _garbage_kept_from_workers() -> Iterator[None]:
-    """Keep workers that are forked within this context from collecting garbage that they inherit.
-
-    That garbage may hold device tensors. A worker that frees one of them, recorded on a stream, is aborted: CUDA cannot
-    be used after a fork. Objects that the user had frozen are unfrozen too; Python has no way to tell them apart.
-    """
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def _plan(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import time
 import warnings
@@ -123,20 +124,28 @@ class PrefetchIterator(Iterator[Any]):
         self._items: Items = Channel()
         self._turn = threading.Lock()
         self._is_torn = False
+        self._process = os.getpid()
         self.ended = threading.Event()
         work = source, decode, slots, prepare, self._items, self.ended
         self.thread = threading.Thread(target=produce, args=work, name="fastload-prefetch", daemon=True)
         try:
             self.thread.start()
-            _running[self.thread] = slots, self.ended
+            _running[self.thread] = self._process, slots, self.ended
             # The thread does not know of this iterator. So dropping the iterator ends the pass, as does the end of the
             # interpreter.
-            self.close = weakref.finalize(self, _close, self.thread, self.ended, self._items, slots, spare)
+            self.close = weakref.finalize(
+                self, _close, self._process, self.thread, self.ended, self._items, slots, spare
+            )
         except BaseException:  # an interrupt, while the thread may run already
             slots.close()
             raise
 
     def __next__(self) -> Any:
+        if self._process != os.getpid():
+            raise RuntimeError(
+                f"this pass runs in process {self._process}, from which this one was forked: iterate over the loader "
+                "anew"
+            )
         with self._turn:
             if self._is_torn:
                 raise RuntimeError(
@@ -198,8 +207,15 @@ class PrefetchIterator(Iterator[Any]):
 
 
 def _close(
-    thread: threading.Thread, ended: threading.Event, items: Items, slots: SlotPool, spare: list[SlotPool]
+    process: int,
+    thread: threading.Thread,
+    ended: threading.Event,
+    items: Items,
+    slots: SlotPool,
+    spare: list[SlotPool],
 ) -> None:
+    if process != os.getpid():  # a fork has copies of all this, and no thread
+        return
     slots.close()
     if thread is not threading.current_thread():  # where the garbage collector may have found the iterator
         _wait_for(thread, ended, time.monotonic() + GRACE)
@@ -215,14 +231,17 @@ def _wait_for(thread: threading.Thread, ended: threading.Event, until: float) ->
         thread.join(max(0.0, until - time.monotonic()))  # with the last of its work, workers are let go of
 
 
-# The threads that have not ended yet, each with what closes its pass.
-_running: weakref.WeakKeyDictionary[threading.Thread, tuple[SlotPool, threading.Event]] = weakref.WeakKeyDictionary()
+# The threads that have not ended yet, each with its process and what closes its pass.
+_running: weakref.WeakKeyDictionary[threading.Thread, tuple[int, SlotPool, threading.Event]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 @atexit.register
 def _wait_for_threads() -> None:
-    for slots, _ in list(_running.values()):
+    here = [(thread, slots, ended) for thread, (process, slots, ended) in _running.items() if process == os.getpid()]
+    for _, slots, _ in here:
         slots.close()
     give_up = time.monotonic() + GRACE_AT_EXIT
-    for thread, (_, ended) in list(_running.items()):
+    for thread, _, ended in here:
         _wait_for(thread, ended, give_up)

@@ -1,9 +1,11 @@
 """G6: A pass that ends, in whatever way, leaves nothing behind."""
 
+import copy
 import gc
 import itertools
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import fastload as fl
+from fastload.prefetch.iterator import _wait_for_threads
 from tests.batches import Numbered, numbered_loader
 from tests.guarantees.shared import MEAN, STD, collect
 
@@ -308,3 +311,114 @@ def test_g06_workers_leave_the_garbage_that_they_inherit_alone(device):
             cycle = [batch, Untouchable()]
             cycle.append(cycle)
         del batch, cycle
+
+
+def test_g06_what_the_user_has_frozen_stays_frozen():
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    list(fl.PrefetchLoader(numbered_loader(), device="cpu"))
+    assert gc.get_freeze_count() == frozen
+
+
+# A process forked beside a pass
+
+
+def in_a_fork(action):
+    """What ``action`` returns, or its error, in a forked process."""
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=lambda: sender.send(outcome_of(action)))
+    process.start()
+    assert receiver.poll(30)
+    process.join(30)
+    assert process.exitcode == 0
+    return receiver.recv()
+
+
+def outcome_of(action):
+    try:
+        return action()
+    except Exception as error:  # noqa: BLE001  (it is what the test looks at)
+        return error
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_g06_a_pass_is_no_forked_childs(workers):
+    loader = fl.PrefetchLoader(numbered_loader(samples=40, num_workers=workers), device="cpu")
+    iterator = iter(loader)
+    next(iterator)
+    error = in_a_fork(lambda: next(iterator))
+    assert isinstance(error, RuntimeError)
+    assert f"this pass runs in process {os.getpid()}, from which this one was forked" in str(error)
+    assert in_a_fork(loader.close) is None
+    assert [labels.tolist()[0] for _, labels in iterator] == list(range(4, 40, 4))  # here it goes on
+
+
+def test_g06_a_forked_child_may_begin_a_pass_of_its_own():
+    loader = fl.PrefetchLoader(numbered_loader(samples=8), device="cpu")
+    iterator = iter(loader)
+    assert in_a_fork(lambda: [labels.tolist() for _, labels in loader]) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert len(list(iterator)) == 2
+
+
+def test_g06_a_forked_child_takes_no_batch_of_its_parents_iterator_or_workers():
+    persistent = numbered_loader(samples=40, num_workers=1, persistent_workers=True)
+    for wrapped in (persistent, iter([torch.ones(1)] * 9)):
+        loader = fl.PrefetchLoader(wrapped, device="cpu")
+        iterator = iter(loader)
+        next(iterator)
+        error = in_a_fork(lambda: next(iter(loader)))  # noqa: B023
+        assert isinstance(error, RuntimeError)
+        assert "make a new loader here" in str(error)
+        assert len(list(iterator)) in (8, 9)
+
+
+def test_g06_a_forked_child_waits_for_no_thread_at_its_end():
+    loader = fl.PrefetchLoader(numbered_loader(samples=40), device="cpu")
+    iterator = iter(loader)
+    next(iterator)
+    assert in_a_fork(_wait_for_threads) is None
+    assert len(list(iterator)) == 9
+
+
+# Copies
+
+
+def shallow(loader):
+    return copy.copy(loader)
+
+
+def deep(loader):
+    return copy.deepcopy(loader)
+
+
+def pickled(loader):
+    return pickle.loads(pickle.dumps(loader))
+
+
+@pytest.mark.parametrize("copied", [shallow, deep, pickled])
+def test_g06_a_copy_has_the_settings_and_no_pass(copied):
+    loader = fl.PrefetchLoader(numbered_loader(samples=12), MEAN, STD, device="cpu", depth=3, seed=5)
+    iterator = iter(loader)
+    next(iterator)
+    other = copied(loader)
+    assert (other.depth, other.seed, other.epoch, other.device) == (3, 5, loader.epoch, loader.device)
+    assert [labels.tolist()[0] for _, labels in other] == [0, 4, 8]
+    other.close()
+    assert [labels.tolist()[0] for _, labels in iterator] == [4, 8]
+    assert (other.loader is loader.loader) == (copied is shallow)
+
+
+@pytest.mark.parametrize("copied", [shallow, deep, pickled])
+def test_g10_a_copy_goes_on_from_a_loaded_state(copied):
+    loader = fl.PrefetchLoader(numbered_loader(samples=12), device="cpu")
+    next(iter(loader))
+    resumed = fl.PrefetchLoader(numbered_loader(samples=12), device="cpu")
+    resumed.load_state_dict(loader.state_dict())
+    assert [labels.tolist()[0] for _, labels in copied(resumed)] == [4, 8]
+
+
+@pytest.mark.parametrize("name", ["depth", "device", "static"])
+def test_g06_what_a_pass_is_built_from_cannot_be_set_without_effect(name):
+    loader = fl.PrefetchLoader([torch.ones(1)], device="cpu")
+    with pytest.raises(AttributeError, match=name):
+        setattr(loader, name, getattr(loader, name))
