@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fastload.training.ranks import is_fsdp, local_part
+from fastload.training.tensors import described, real_view
 
 __all__ = ["EMA"]
 
@@ -23,8 +24,9 @@ class EMA:
     >>> with ema.applied():  # the model computes with the averages
     ...     prediction = model(torch.randn(8, 4))
 
-    Each update is ``average.lerp_(weight, 1 - decay)``, with many tensors a launch. Integers and booleans, such as
-    batch norm's count of batches, are copied. ``decay`` must be above 0 and below 1; else ValueError.
+    Each update is ``average.lerp_(weight, 1 - decay)``, with many tensors a launch; complex tensors are averaged too.
+    Integers and booleans, such as batch norm's count of batches, are copied. ``decay`` must be above 0 and below 1;
+    else ValueError.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -35,9 +37,9 @@ class EMA:
         named = {name: value for name, value in model.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
         averages = {value: value.detach().clone() for value in named.values()}  # tied weights come once
         self._named = {name: averages[value] for name, value in named.items()}
-        self._weights = sorted(averages, key=lambda weight: not weight.is_floating_point())
+        self._weights = sorted(averages, key=lambda weight: not _is_averaged(weight))
         self._averages = [averages[weight] for weight in self._weights]
-        self._floating = sum(weight.is_floating_point() for weight in self._weights)
+        self._averaged = sum(map(_is_averaged, self._weights))
         self._sources = self._weights
         self._is_applied = False
 
@@ -51,12 +53,12 @@ class EMA:
         self.refuse_if_applied()
         sources, self._sources = self._sources, self._weights
         # foreach takes no mixture of sharded parameters and plain buffers.
-        averages, sources = list(map(local_part, self._averages)), list(map(local_part, sources))
-        floating = slice(None, self._floating)
-        torch._foreach_lerp_(averages[floating], sources[floating], 1 - self.decay)
-        rest = slice(self._floating, None)
-        if sources[rest]:
-            torch._foreach_copy_(averages[rest], sources[rest])
+        averages, sources = [[real_view(local_part(each)) for each in part] for part in (self._averages, sources)]
+        averaged, copied = slice(None, self._averaged), slice(self._averaged, None)
+        if sources[averaged]:
+            torch._foreach_lerp_(averages[averaged], sources[averaged], 1 - self.decay)
+        if sources[copied]:
+            torch._foreach_copy_(averages[copied], sources[copied])
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -90,14 +92,26 @@ class EMA:
         return dict(self._named)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Copy the averages from ``state``; KeyError if its names are not the model's."""
-        if state.keys() != self._named.keys():
-            differing = sorted(state.keys() ^ self._named.keys())
-            raise KeyError(f"the averages are of another model: {', '.join(differing[:5])} in only one of the two")
+        """Copy the averages from ``state``; TypeError or ValueError if they are not those of this model."""
+        self.check_state(state)
         with torch.no_grad():
             for name, average in self._named.items():
                 average.copy_(state[name])
         self._sources = self._weights
+
+    def check_state(self, state: object) -> None:
+        """Raise TypeError or ValueError unless ``state`` has a tensor of the right shape for each name of the model."""
+        if not isinstance(state, Mapping):
+            raise TypeError(f"the averages must be what ema.state_dict() returned; got a {type(state).__name__}")
+        if state.keys() != self._named.keys():
+            differing = sorted(map(str, state.keys() ^ self._named.keys()))
+            raise ValueError(f"the averages are of another model: {', '.join(differing[:5])} in only one of the two")
+        for name, average in self._named.items():
+            if not isinstance(state[name], Tensor) or state[name].shape != average.shape:
+                raise ValueError(
+                    f"the averages are of another model: {name} must be a tensor of shape {tuple(average.shape)}; got "
+                    f"{described(state[name])}"
+                )
 
     @torch.no_grad()
     def _swap(self) -> None:
@@ -108,3 +122,7 @@ class EMA:
             kept = weight.clone()
             weight.copy_(average)
             average.copy_(kept)
+
+
+def _is_averaged(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()

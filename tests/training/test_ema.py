@@ -80,5 +80,28 @@ def test_tied_weights_are_averaged_and_exchanged_once():
 
 
 def test_averages_of_another_model_are_refused():
-    with pytest.raises(KeyError, match=r"another model: 0\.bias"):
+    with pytest.raises(ValueError, match=r"another model: 0\.bias"):
         EMA(nn.Linear(4, 4), 0.5).load_state_dict(nn.Sequential(nn.Linear(4, 4)).state_dict())
+
+
+@pytest.mark.parametrize("with_real", [False, True])
+def test_complex_parameters_are_averaged(with_real):
+    model = nn.Module()
+    model.weight = nn.Parameter(torch.tensor([1 + 2j, 3j]))
+    if with_real:
+        model.bias = nn.Parameter(torch.ones(2))
+    ema = EMA(model, 0.75)
+    with torch.no_grad():
+        model.weight.mul_(5)
+    ema.update()
+    assert ema.state_dict()["weight"].tolist() == [2 + 4j, 6j]
+
+
+def test_averages_of_another_kind_are_refused_before_any_is_copied():
+    ema = EMA(nn.Linear(2, 1), 0.5)
+    before = copy.deepcopy(ema.state_dict())
+    with pytest.raises(TypeError, match="got a NoneType"):
+        ema.load_state_dict(None)
+    with pytest.raises(ValueError, match=r"bias must be a tensor of shape \(1,\); got a tensor of shape \(3,\)"):
+        ema.load_state_dict({"weight": torch.zeros(1, 2), "bias": torch.zeros(3)})
+    assert all(torch.equal(average, before[name]) for name, average in ema.state_dict().items())

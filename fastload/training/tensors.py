@@ -1,0 +1,26 @@
+"""Single tensors: complex ones as real ones, and how an error names what it got instead of one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["described", "real_view"]
+
+
+def real_view(tensor: Tensor) -> Tensor:
+    """Return a view of a complex tensor as real and imaginary parts, in a last dimension of 2; others as they are.
+
+    >>> real_view(torch.tensor([1 + 2j]))
+    tensor([[1., 2.]])
+    """
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def described(value: object) -> str:
+    """Return what an error says that it got.
+
+    >>> described(torch.zeros(2, 3)), described("text")
+    ('a tensor of shape (2, 3)', 'a str')
+    """
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
