@@ -21,7 +21,7 @@ from fastload import transforms as T
 SAMPLES, BATCH, EPOCHS = 22, 4, 3
 
 forked = multiprocessing.get_context("forkserver")
-forked.set_forkserver_preload(["pytest", "tests.lives"])
+forked.set_forkserver_preload(["pytest", "tests.lives", "torchvision", "torchmetrics", "skimage.data", "rich.progress"])
 
 
 def image(index: int) -> torch.Tensor:

@@ -1,44 +1,13 @@
-"""Each example runs at its tiny size, by the command in its header."""
+"""Each example runs at its tiny size: on a GPU by the command in its header."""
 
 import os
 import re
-import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-ON_THE_CPU = {"CUDA_VISIBLE_DEVICES": ""}
-VIT = str(EXAMPLES / "vit.py"), "--tiny"
-
-
-def ranks(number: int) -> tuple[str, ...]:
-    torchrun = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(number)
-    return *torchrun, str(EXAMPLES / "multi_gpu.py"), "--tiny"
-
-
-def start(home: Path, *command: str, **environment: str) -> subprocess.Popen:
-    """Run Python in ``home``, in a process group of its own."""
-    environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parent), "OMP_NUM_THREADS": "1"} | environment
-    return subprocess.Popen(
-        [sys.executable, *command], cwd=home, env=environment, text=True, stdout=subprocess.PIPE, start_new_session=True
-    )
-
-
-def printed(home: Path, *command: str, **environment: str) -> list[str]:
-    with start(home, *command, **environment) as process:
-        lines = process.communicate(timeout=240)[0].splitlines()
-    assert process.returncode == 0
-    return lines
-
-
-def kill_at(text: str, home: Path, *command: str, **environment: str) -> None:
-    """Kill the command and its workers as soon as it has printed ``text``."""
-    with start(home, *command, **environment) as process:
-        assert any(text in line for line in process.stdout)
-        os.killpg(process.pid, signal.SIGKILL)
+from tests.examples.programs import EXAMPLES, Program, printed, printed_by_ranks
 
 
 def updates(lines: list[str]) -> list[str]:
@@ -48,9 +17,11 @@ def updates(lines: list[str]) -> list[str]:
 
 def test_vit_goes_on_where_it_was_killed(tmp_path):
     """Its losses, and the accuracies of weights and average, are those of a run that was not killed."""
-    expected = updates(printed(tmp_path, *VIT, "--checkpoint", "whole.pt", **ON_THE_CPU))
-    kill_at("update 9:", tmp_path, *VIT, **ON_THE_CPU)
-    first, *lines = printed(tmp_path, *VIT, **ON_THE_CPU)
+    expected = updates(printed(tmp_path, "vit.py", "--tiny", "--checkpoint", "whole.pt"))
+    program = Program(tmp_path, "vit.py", "--tiny")
+    assert any("update 9:" in line for line in program.lines)
+    program.kill()
+    first, *lines = printed(tmp_path, "vit.py", "--tiny")
     assert first == "on cpu in fp32, from update 6 to 18 of 18"
     resumed = updates(lines)
     assert resumed == expected[-len(resumed) :]
@@ -59,44 +30,58 @@ def test_vit_goes_on_where_it_was_killed(tmp_path):
 
 def test_two_ranks_are_gone_on_with_by_one(tmp_path):
     """Three updates by two ranks, in the middle of an epoch of four, then the rest."""
-    by_two = printed(tmp_path, *ranks(2), "--steps", "3", **ON_THE_CPU)
-    by_one = printed(tmp_path, *ranks(1), **ON_THE_CPU)
+    by_two = updates(printed_by_ranks(2, tmp_path, "multi_gpu.py", "--tiny", "--steps", "3"))
+    by_one = updates(printed_by_ranks(1, tmp_path, "multi_gpu.py", "--tiny"))
     assert [line.split(":")[0] for line in by_two + by_one] == ["update 3", "update 4", "update 8"]
     assert [line.rpartition(" ")[2] for line in by_two + by_one] == ["2", "1", "1"]
 
 
-def assert_refused(home: Path, *command: str, words: list[str]) -> None:
-    """The command exits with an error on stderr that has all ``words``, no traceback, and has written nothing."""
-    environment = os.environ | ON_THE_CPU | {"PYTHONPATH": str(EXAMPLES.parent)}
-    result = subprocess.run(
-        [sys.executable, *command], cwd=home, env=environment, text=True, capture_output=True, check=False
-    )
-    assert result.returncode > 0
-    assert "Traceback" not in result.stderr
+def test_two_ranks_evaluate_each_image_once(tmp_path):
+    pytest.importorskip("faster_coco_eval")
+    lines = printed_by_ranks(2, tmp_path, "detection.py", "--tiny", "--held-out", "3")
+    assert sum(line.startswith("epoch 0: images 3, bbox AP ") for line in lines) == 1
+
+
+def assert_refused(home, name, *options, words):
+    """It exits with an error that has all ``words``, no traceback, and has written nothing."""
+    exit_code, lines = Program(home, name, *options).end()
+    assert exit_code > 0
+    told = "\n".join(lines)
+    assert "Traceback" not in told
     for word in words:
-        assert word in result.stderr
+        assert word in told
     assert not list(home.iterdir())
 
 
 @pytest.mark.parametrize("program", ["vit.py", "multi_gpu.py"])
 def test_data_that_does_not_exist_is_refused(program, tmp_path):
     words = ["there is no folder typo", "fastload sample-data typo"]
-    assert_refused(tmp_path, str(EXAMPLES / program), "--data", "typo", words=words)
+    assert_refused(tmp_path, program, "--data", "typo", words=words)
 
 
 def test_multi_gpu_without_torchrun_names_the_command(tmp_path):
-    program = str(EXAMPLES / "multi_gpu.py")
-    assert_refused(tmp_path, program, "--tiny", words=[f"torchrun --nproc-per-node 1 {program} --tiny"])
+    command = f"torchrun --nproc-per-node 1 {EXAMPLES / 'multi_gpu.py'} --tiny"
+    assert_refused(tmp_path, "multi_gpu.py", "--tiny", words=[command])
+
+
+def typed(home, *command):
+    """The lines printed by a command as a user types it behind ``python``."""
+    environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parent), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *command]
+    ended = subprocess.run(command, cwd=home, env=environment, text=True, capture_output=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.splitlines()
 
 
 @pytest.mark.gpu
 def test_vit_on_a_gpu(tmp_path):
-    lines = printed(tmp_path, *VIT)
+    lines = typed(tmp_path, str(EXAMPLES / "vit.py"), "--tiny")
     assert lines[0].startswith("on cuda")
     assert updates(lines)[-1].startswith("update 18: average: loss")
 
 
 @pytest.mark.gpu(2)
 def test_two_gpus(tmp_path):
-    lines = printed(tmp_path, *ranks(2))
+    torchrun = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"
+    lines = typed(tmp_path, *torchrun, str(EXAMPLES / "multi_gpu.py"), "--tiny")
     assert [line.split(":")[0] for line in lines] == ["update 4", "update 8"]
