@@ -48,9 +48,9 @@ def follow(
 
 def _masks_moved(tree: Tree, images: Mapping[Path, torch.Tensor], movement: Movement) -> Tree:
     if movement.windows is not None:
-        return resample_masks(tree, movement.windows, movement.size, images)
+        return resample_masks(tree, movement.windows, movement.size, images, movement.fill)
     assert movement.warp is not None
-    return warp_masks(tree, movement.warp, images)
+    return warp_masks(tree, movement.warp, images, movement.fill)
 
 
 def _map_of(movement: Movement) -> tuple[torch.Tensor, torch.Tensor]:

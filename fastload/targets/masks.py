@@ -8,7 +8,7 @@ import torch
 
 from fastload import kernels
 from fastload.structure.ragged import Ragged
-from fastload.structure.tree import Path, Tree, retyped
+from fastload.structure.tree import Path, Tree, name_of, retyped
 from fastload.targets.layout import Layout, Target, of_kind, one_size
 
 __all__ = ["map_masks", "resample_masks", "warp_masks"]
@@ -18,6 +18,7 @@ def map_masks(
     tree: Tree,
     function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     images: Mapping[Path, torch.Tensor] | None = None,
+    fill: float = 0.0,
 ) -> Tree:
     """A flattened batch with its masks moved by ``function(planes, rows)``.
 
@@ -30,15 +31,19 @@ def map_masks(
           [[16]]])
 
     ``planes``: uint8 (M, B, H, W), the masks of one tensor, each value as its B bytes. So a kernel that takes the
-    nearest pixel of uint8 images moves masks of any dtype; what it fills with 0 is 0 in every dtype. ``rows``: int64
-    (M,) on the CPU, the image of each mask. The result has the shape (M, B, any height, any width). ``images``: those
-    of the batch, by their paths; by default those that ``find_images`` finds.
+    nearest pixel of uint8 images moves masks of any dtype. What it fills with 0 becomes ``fill``: planes are XORed with
+    its bytes before and after. ``rows``: int64 (M,) on the CPU, the image of each mask. The result has the shape
+    (M, B, any height, any width). ``images``: those of the batch, by their paths; by default those that
+    ``find_images`` finds.
+
+    Raises:
+        ValueError: ``fill`` is not a value of a mask's dtype.
     """
     layout = Layout.of(tree, images)
     if layout is None:
         return tree
     masks = of_kind("Mask", list(layout.targets()))
-    return tree.replaced({mask.path: _moved(mask, layout.samples, function) for mask in masks})
+    return tree.replaced({mask.path: _moved(mask, layout.samples, function, fill) for mask in masks})
 
 
 def resample_masks(
@@ -46,6 +51,7 @@ def resample_masks(
     windows: torch.Tensor,
     size: tuple[int, int] | torch.Tensor,
     images: Mapping[Path, torch.Tensor] | None = None,
+    fill: float = 0.0,
 ) -> Tree:
     """A flattened batch with its masks cropped, resized and mirrored as their images are, to the nearest pixel.
 
@@ -61,6 +67,7 @@ def resample_masks(
         windows: int32 (N, 10), those of the images, as :func:`fastload.kernels.resample` takes them.
         size: that of the images, as the same function takes it.
         images: as :func:`map_masks` takes them.
+        fill: the value outside of a mask.
 
     Raises:
         ValueError: a mask is batched, and ``size`` differs from image to image.
@@ -72,16 +79,18 @@ def resample_masks(
         assert isinstance(moved, torch.Tensor)  # of one size
         return moved
 
-    return map_masks(tree, move, images)
+    return map_masks(tree, move, images, fill)
 
 
-def warp_masks(tree: Tree, warp: torch.Tensor, images: Mapping[Path, torch.Tensor] | None = None) -> Tree:
+def warp_masks(
+    tree: Tree, warp: torch.Tensor, images: Mapping[Path, torch.Tensor] | None = None, fill: float = 0.0
+) -> Tree:
     """A flattened batch with its masks warped as their images are: float32 (N, 6), as ``kernels.warp`` takes it."""
-    return map_masks(tree, lambda planes, rows: kernels.warp(planes, warp[rows], dtype=torch.uint8), images)
+    return map_masks(tree, lambda planes, rows: kernels.warp(planes, warp[rows], dtype=torch.uint8), images, fill)
 
 
 def _moved(
-    target: Target, samples: int, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    target: Target, samples: int, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], fill: float
 ) -> torch.Tensor:
     mask = target.value.as_subclass(torch.Tensor)
     *leading, height, width = mask.shape
@@ -90,6 +99,21 @@ def _moved(
     rows = target.rows(count, samples)
     if not count:  # one more, which tells of what size none come back
         planes, rows = planes.new_zeros(1, *planes.shape[1:]), torch.tensor([target.sample or 0])
-    moved = function(planes, rows)[:count]
+    if fill:
+        outside = _filled(mask, fill, name_of(target.path)).view(torch.uint8).view(1, -1, 1, 1)
+        moved = function(planes ^ outside, rows)[:count] ^ outside
+    else:
+        moved = function(planes, rows)[:count]
     values = moved.permute(0, 2, 3, 1).reshape(-1).view(mask.dtype)
     return retyped(values.view(*leading, *moved.shape[2:]), target.value)
+
+
+def _filled(mask: torch.Tensor, fill: float, name: str) -> torch.Tensor:
+    """One element of a mask that is ``fill``."""
+    if not (mask.dtype.is_floating_point or mask.dtype is torch.bool):
+        limits = torch.iinfo(mask.dtype)
+        if not limits.min <= fill <= limits.max:
+            raise ValueError(
+                f"fill of masks must be from {limits.min} to {limits.max}, as {name} is {mask.dtype}; got {fill:g}"
+            )
+    return torch.full((1,), fill, dtype=mask.dtype, device=mask.device)

@@ -12,6 +12,7 @@ from fastload.kernels.spec import Op
 from fastload.transforms.arguments import interpolation_name
 from fastload.transforms.blur import kernel_side, sigma_range
 from fastload.transforms.colour import ColorJitter
+from fastload.transforms.fill import Fill, FillArgument
 from fastload.transforms.key import Key
 from fastload.transforms.lazy import LazyImages
 from fastload.transforms.sampling import between
@@ -74,9 +75,9 @@ class Drawn:
 class _AutoAugment(Transform):
     """Base of RandAugment and TrivialAugmentWide: records the drawn operations."""
 
-    def __init__(self, interpolation: Any, fill: float | None) -> None:
+    def __init__(self, interpolation: Any, fill: FillArgument) -> None:
         self.interpolation = interpolation_name(interpolation, ("nearest", "bilinear"))
-        self.fill = None if fill is None else float(fill)
+        self.fill = Fill.of(fill)
 
     def record(self, work: LazyImages, parameters: Drawn) -> None:
         """Record the kernels for each of the S operations.
@@ -120,8 +121,9 @@ class RandAugment(_AutoAugment):
         magnitude: index of the magnitude, from 0 to ``num_magnitude_bins - 1``.
         num_magnitude_bins: number of magnitudes.
         interpolation: for shear, translation and rotation: "nearest" or "bilinear".
-        fill: the value outside of the image, in units of its values. None, as in torchvision, is black, without the
-            blend of image and fill that a number gives at an interpolated border.
+        fill: the value outside of the image, in units of its values, in masks too; or by type, as torchvision's:
+            ``{tv_tensors.Mask: 255, "others": 0}``. None, as in torchvision, is black, without the blend of image and
+            fill that a number gives at an interpolated border.
 
     Raises:
         ValueError: ``num_ops`` is not positive, ``magnitude`` or ``num_magnitude_bins`` is out of range, or
@@ -134,7 +136,7 @@ class RandAugment(_AutoAugment):
         magnitude: int = 9,
         num_magnitude_bins: int = 31,
         interpolation: Any = "nearest",
-        fill: float | None = None,
+        fill: FillArgument = None,
     ) -> None:
         super().__init__(interpolation, fill)
         if not (isinstance(num_ops, int) and num_ops > 0):
@@ -185,14 +187,15 @@ class TrivialAugmentWide(_AutoAugment):
     Args:
         num_magnitude_bins: number of magnitudes.
         interpolation: for shear, translation and rotation: "nearest" or "bilinear".
-        fill: the value outside of the image, in units of its values. None, as in torchvision, is black, without the
-            blend of image and fill that a number gives at an interpolated border.
+        fill: the value outside of the image, in units of its values, in masks too; or by type, as torchvision's:
+            ``{tv_tensors.Mask: 255, "others": 0}``. None, as in torchvision, is black, without the blend of image and
+            fill that a number gives at an interpolated border.
 
     Raises:
         ValueError: ``num_magnitude_bins`` is below 2, or ``interpolation`` is neither of the two.
     """
 
-    def __init__(self, num_magnitude_bins: int = 31, interpolation: Any = "nearest", fill: float | None = None) -> None:
+    def __init__(self, num_magnitude_bins: int = 31, interpolation: Any = "nearest", fill: FillArgument = None) -> None:
         super().__init__(interpolation, fill)
         self.num_magnitude_bins = _bins(num_magnitude_bins)
         self._levels = _levels(self.num_magnitude_bins, slope=0.99, pixels=32.0, degrees=135.0, factor=0.99, bits=6)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from fastload.transforms.arguments import interpolation_name, interval, sides
+from fastload.transforms.fill import Fill, FillArgument
 from fastload.transforms.key import Key
 from fastload.transforms.lazy import LazyImages
 from fastload.transforms.sampling import ATTEMPTS, SMALLEST_RATIO, corners, draw_sides, first_accepted
@@ -91,12 +92,15 @@ class RandomCrop(Transform):
         padding: pixels on every side; or two numbers: left and right, top and bottom; or four: left, top, right,
             bottom.
         pad_if_needed: where a padded image is still smaller than ``size``, pad both sides by the pixels it lacks.
-        fill: the value of the padding, in units of the images' values.
+        fill: the value of the padding, in units of the images' values, in masks too; or by type, as torchvision's:
+            ``{tv_tensors.Mask: 255, "others": 0}``.
         padding_mode: "constant"; no other mode is supported.
 
     Raises:
-        ValueError: ``size`` is not positive, ``padding`` is negative or not 1, 2 or 4 numbers, or ``padding_mode`` is
-            not "constant"; when called, a padded image is smaller than ``size``.
+        TypeError: ``fill`` is no number, and has none by type.
+        ValueError: ``size`` is not positive, ``padding`` is negative or not 1, 2 or 4 numbers, ``fill`` differs from
+            channel to channel, or ``padding_mode`` is not "constant"; when called, a padded image is smaller than
+            ``size``.
     """
 
     def __init__(
@@ -104,7 +108,7 @@ class RandomCrop(Transform):
         size: int | Sequence[int],
         padding: int | Sequence[int] | None = None,
         pad_if_needed: bool = False,
-        fill: float = 0,
+        fill: FillArgument = 0,
         padding_mode: str = "constant",
     ) -> None:
         if padding_mode != "constant":
@@ -112,7 +116,7 @@ class RandomCrop(Transform):
         self.size = sides("size", size)
         self.padding = _borders(padding)
         self.pad_if_needed = pad_if_needed
-        self.fill = float(fill)
+        self.fill = Fill.of(fill)
 
     def __repr__(self) -> str:
         options = f", pad_if_needed={self.pad_if_needed}, fill={self.fill}"

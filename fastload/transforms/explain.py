@@ -110,8 +110,8 @@ class _Trace(LazyImages):
         self._colourers: list[str] = []  # of each operation of the colour program
         self._finishers: list[str] = []
 
-    def _move(self, step: Callable[[Geometry], None]) -> None:
-        super()._move(step)
+    def _move(self, step: Callable[[Geometry], None], mask_fill: float = 0.0) -> None:
+        super()._move(step, mask_fill)
         self._movers.append(self.name)
 
     def colour(self, ops: torch.Tensor) -> None:

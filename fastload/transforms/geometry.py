@@ -117,12 +117,14 @@ class Movement:
         size: their size after it.
         windows: int32 (N, 10), as ``kernels.resample`` takes them.
         warp: float32 (N, 6), as ``kernels.warp`` takes them.
+        fill: the value of masks outside of the image.
     """
 
     before: torch.Tensor
     size: Size
     windows: torch.Tensor | None = None
     warp: torch.Tensor | None = None
+    fill: float = 0.0
 
 
 def size_of(images: Pixels) -> Size:

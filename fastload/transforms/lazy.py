@@ -13,9 +13,12 @@ from fastload import kernels
 from fastload.kernels.spec import ColourProgram, Epilogue, Erase, Mix, Op
 from fastload.structure.ragged import Ragged
 from fastload.structure.tree import Tree
+from fastload.transforms.fill import Fill
 from fastload.transforms.geometry import Geometry, Movement, Pixels, Size, rows_of, size_of
 
 __all__ = ["LazyImages", "Normalization"]
+
+BLACK = Fill(images=0.0, masks=0.0)
 
 
 class LazyImages:
@@ -73,16 +76,16 @@ class LazyImages:
         self._flush_unless(lambda geometry: geometry.takes_crop_resize(interpolation))
         self._move(lambda geometry: geometry.crop_resize(each, size, interpolation))
 
-    def crop(self, boxes: torch.Tensor, fill: float = 0.0) -> None:
+    def crop(self, boxes: torch.Tensor, fill: Fill = BLACK) -> None:
         """Cut ``boxes``, int32 (N, 4), of one size or several; outside of the image the value is ``fill``."""
         cut = self._each(boxes).numpy()
-        fill = fill / 255 if self.dtype is torch.uint8 else fill
+        value = self._in_units(fill.images or 0.0)
         inside = bool((cut[:, :2] >= 0).all() and (cut[:, :2] + cut[:, 2:] <= self._sizes.numpy()).all())
         self._flush_unless(lambda geometry: inside or not geometry.is_cropped)
         sides = cut[:, 2:].astype(np.int64)
         same = bool((sides == sides[:1]).all())
         size = (int(sides[0, 0]), int(sides[0, 1])) if same else torch.from_numpy(sides)
-        self._move(lambda geometry: geometry.crop(cut, size, fill))
+        self._move(lambda geometry: geometry.crop(cut, size, value), fill.masks)
 
     def flip(self, horizontal: torch.Tensor | None = None, vertical: torch.Tensor | None = None) -> None:
         """Mirror some images, bool (N,), left to right, top to bottom, or both."""
@@ -154,13 +157,12 @@ class LazyImages:
         self._mix = mix
         self.mixes.append(labels)
 
-    def warp(self, matrices: torch.Tensor, interpolation: str = "nearest", fill: float | None = 0.0) -> None:
+    def warp(self, matrices: torch.Tensor, interpolation: str = "nearest", fill: Fill = BLACK) -> None:
         """Map each image by an inverse affine matrix about its centre, float32 (N, 6): a row for x and one for y."""
         self.flush_batch()
-        if fill is not None and self.dtype is torch.uint8:
-            fill /= 255
-        self._step("warp", self._each(matrices), interpolation=interpolation, fill=fill)
-        self.moves.append(Movement(self.sizes, self.sizes, warp=matrices))
+        value = None if fill.images is None else self._in_units(fill.images)
+        self._step("warp", self._each(matrices), interpolation=interpolation, fill=value)
+        self.moves.append(Movement(self.sizes, self.sizes, warp=matrices, fill=fill.masks))
 
     def blur(self, sigmas: torch.Tensor, kernel_size: int) -> None:
         """Blur each image by a Gaussian of its sigma in pixels, float32 (N,); 0 leaves it unchanged."""
@@ -325,7 +327,11 @@ class LazyImages:
         if later or (self._geometry is not None and not fits(self._geometry)):
             self.flush()
 
-    def _move(self, step: Callable[[Geometry], None]) -> None:
+    def _in_units(self, value: float) -> float:
+        """A value of the images in 0 to 1."""
+        return value / 255 if self.dtype is torch.uint8 else value
+
+    def _move(self, step: Callable[[Geometry], None], mask_fill: float = 0.0) -> None:
         """Add a step to the geometry, and note it in ``moves`` alone: targets are rounded and clipped after each."""
         count = len(self._sizes)
         self._geometry = self._geometry or Geometry.identity(size_of(self.images), count)
@@ -333,7 +339,8 @@ class LazyImages:
         for geometry in (self._geometry, alone):
             step(geometry)
         size = alone.size if isinstance(alone.size, tuple) else alone.size[:: self.frames]
-        self.moves.append(Movement(self.sizes, size, windows=torch.from_numpy(alone.windows[:: self.frames])))
+        windows = torch.from_numpy(alone.windows[:: self.frames])
+        self.moves.append(Movement(self.sizes, size, windows=windows, fill=mask_fill))
         self._sizes = rows_of(alone.size, count)
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torchvision.transforms.v2 import functional as F
 from torchvision.tv_tensors import BoundingBoxes, Mask
 
 import fastload as fl
@@ -69,3 +70,30 @@ def test_g14_a_flip_removes_no_box():
     boxes = BoundingBoxes([[1, 1, 1.5, 8], [2, 2, 2, 2]], format="XYXY", canvas_size=(SIDE, SIDE))
     _, (kept,) = loaded(([images()[0]], [{"boxes": boxes}]), T.RandomHorizontalFlip(1.0))
     assert len(kept["boxes"]) == 2
+
+
+# What is outside of a mask
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float32])
+@pytest.mark.parametrize("fill", [{Mask: 255, "others": 0}, 3])
+def test_g14_a_crop_that_pads_fills_masks_as_torchvision(dtype, fill):
+    mask = Mask(torch.ones(2, 6, 4).to(dtype))
+    padded, moved = loaded((torch.ones(2, 3, 6, 4), mask), T.RandomCrop((10, 8), 2, fill=fill))
+    outside = 255 if isinstance(fill, dict) else 3
+    assert padded.unique().tolist() == sorted([0 if isinstance(fill, dict) else 3, 1])
+    assert type(moved) is Mask
+    assert torch.equal(moved, F.pad(mask, [2], fill=outside))
+
+
+def test_g14_a_warp_fills_masks():
+    grey, masks = torch.full((64, 3, 9, 9), 100, dtype=torch.uint8), Mask(torch.ones(64, 9, 9, dtype=torch.int64))
+    warped, moved = loaded((grey, masks), T.TrivialAugmentWide(fill={Mask: 255, "others": 0}))
+    assert moved.unique().tolist() == [1, 255]
+    assert (warped[:, 0][moved == 255] == 0).all()
+
+
+def test_g14_a_fill_that_a_mask_cannot_hold_is_refused():
+    batch = torch.ones(2, 3, 6, 4), Mask(torch.ones(2, 6, 4, dtype=torch.uint8))
+    with pytest.raises(ValueError, match=r"fill of masks must be from 0 to 255, as batch\[1\] is torch.uint8; got -1"):
+        loaded(batch, T.RandomCrop((10, 8), 2, fill={Mask: -1}))

@@ -120,7 +120,7 @@ def test_matrices_are_torchvisions(augmentation, size):
 def augmented(image, augmentations, magnitudes, recipe):
     """What torchvision makes of an image by one augmentation after another."""
     for augmentation, magnitude in zip(augmentations, magnitudes, strict=True):
-        image = applied(image, augmentation, magnitude, recipe.interpolation, recipe.fill)
+        image = applied(image, augmentation, magnitude, recipe.interpolation, recipe.fill.images)
     return image
 
 
@@ -146,7 +146,7 @@ def test_one_augmentation_is_torchvisions(device, recipes, data, batch, key):
         geometric = augmentations[0] in GEOMETRIC
         if geometric and recipe.interpolation == "nearest":
             for warped in (result[n], expected):
-                assert_nearest(warped[None], batch[n : n + 1], matrices[n], recipe.fill)
+                assert_nearest(warped[None], batch[n : n + 1], matrices[n], recipe.fill.images)
         else:
             tolerance = RESAMPLED if geometric else POINTWISE
             torch.testing.assert_close(result[n], expected, atol=tolerance, rtol=0)
