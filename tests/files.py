@@ -130,7 +130,6 @@ OTHERS = {
     "PNG with alpha": saved(picture(mode="RGBA"), "PNG"),
     "PNG with a palette": saved(picture(mode="P"), "PNG"),
     "grey PNG": saved(picture(mode="L"), "PNG"),
-    "PNG of 16 bits": saved(Image.fromarray(np.arange(3000, dtype=np.uint16).reshape(50, 60) * 20), "PNG"),
     "PNG of 1 bit": saved(picture(mode="1"), "PNG"),
     "WebP": saved(picture(), "WEBP"),
     "animated GIF": saved(picture(), "GIF", save_all=True, append_images=[picture(seed=1)]),

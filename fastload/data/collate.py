@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import default_collate, get_worker_info
 
-from fastload.data.encoded import ALIGNMENT, EncodedImages, Kind
+from fastload.data.encoded import ALIGNMENT, CHANNELS, EncodedImages, Kind
 from fastload.data.jpeg_header import scan
-from fastload.data.pixels import UndecodableError, jpeg_pixels, most_pixels, pixels
+from fastload.data.pixels import UndecodableError, jpeg_pixels, most_pixels, pixels, refuse_beyond
 from fastload.data.shared_memory import Shared
 from fastload.structure.loaded_types import is_vision
 
@@ -25,10 +27,14 @@ TARGETS = ("BoundingBoxes", "Mask", "KeyPoints")  # of torchvision.tv_tensors
 # Endings of file names: those of torchvision.datasets.ImageFolder.
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 MOST_BYTES = 2**30  # of one file; the largest image that Pillow decodes by default has 268 MB of pixels
+CHUNK = 2**16  # bytes to read at once where a file does not tell its size
+
+# Of the pixels of one batch: 256 images of 22 megapixels. ImageNet's batches of 256 have 0.15 GB.
+MOST_DECODED = 16 * 2**30
 TARGET_NAMES = {"boxes", "masks", "keypoints"}  # as in the targets of torchvision's detection models
 
 
-def collate(samples: Sequence[Any], *, decode: bool = False) -> Any:
+def collate(samples: Sequence[Any], *, decode: bool = False, most_bytes: int = MOST_DECODED) -> Any:
     """Pack the image files of a batch's samples into one block, and collate everything else as PyTorch does.
 
     >>> from torch.utils.data import DataLoader
@@ -51,23 +57,31 @@ def collate(samples: Sequence[Any], *, decode: bool = False) -> Any:
     ``tv_tensors``, or with an item "boxes", "masks" or "keypoints".
 
     A file that cannot be read or decoded raises no error here. ``EncodedImages.problems`` has the reason, and
-    ``T.DecodeJpeg(on_error=...)`` decides. Baseline JPEGs are packed undecoded; other files are decoded here by Pillow.
+    ``T.DecodeJpeg(on_error=...)`` decides. Baseline JPEGs are packed undecoded; other files are decoded here by Pillow:
+    in RGB, turned upright by EXIF (which ``torchvision.datasets.ImageFolder`` ignores), grey of 16 bits scaled to 8.
+    docs/guarantees.md states what hostile files cannot do.
 
     Args:
         samples: the samples of one batch.
-        decode: decode baseline JPEGs here too, by torchvision: for devices without a JPEG decoder, where many workers
+        decode: decode baseline JPEGs here too, by torchcodec: for devices without a JPEG decoder, where many workers
             decode faster than the training process. Pass ``collate_fn=functools.partial(fl.collate, decode=True)``.
+        most_bytes: how many bytes the files of a batch may have, and how many their pixels, by their headers; 16 GiB by
+            default. A file that would exceed this is a bad file. Set it by ``functools.partial`` too. An image of more
+            than ``PIL.Image.MAX_IMAGE_PIXELS`` is one in any case.
 
     Raises:
         TypeError: the first sample has no file, or another has something else in the place of one.
+        ValueError: ``most_bytes`` is no positive int.
     """
+    if not isinstance(most_bytes, Integral) or most_bytes < 1:
+        raise ValueError(f"most_bytes must be an int of at least 1, the bytes of a batch's pixels; got {most_bytes!r}")
     is_file = next((is_file for is_file in _KINDS_OF_FILE if _holds(samples[0], is_file)), None)
     if is_file is None:
         raise TypeError(
             f"fl.collate packs image files, and the first sample has none: {_described(samples[0])}. Let the data set "
             "return a file's bytes or its pathlib.Path, or leave out collate_fn"
         )
-    return _collate(samples, is_file, partial(_pack, decode=decode), _stack)
+    return _collate(samples, is_file, partial(_pack, decode=decode, most_bytes=most_bytes), _stack)
 
 
 Test = Callable[[Any], bool]
@@ -153,9 +167,18 @@ class _Content(NamedTuple):
     kind: Kind = Kind.BAD
     problem: str = ""
 
+    @property
+    def bytes_of_batch(self) -> int:
+        """What it takes of the bytes that a batch may have: those of the file or of its pixels, if they are more."""
+        return max(len(self.data), CHANNELS * self.height * self.width)
 
-def _pack(files: Sequence[Any], *, decode: bool) -> EncodedImages:
-    contents = [_content(file, index, decode=decode) for index, file in enumerate(files)]
+
+def _pack(files: Sequence[Any], *, decode: bool, most_bytes: int) -> EncodedImages:
+    contents: list[_Content] = []
+    for index, file in enumerate(files):
+        content = _content(file, index, decode=decode, most_bytes=most_bytes)
+        most_bytes -= content.bytes_of_batch
+        contents.append(content)
     lengths = np.array([len(content.data) for content in contents])
     ends = np.cumsum(-(-lengths // ALIGNMENT) * ALIGNMENT)
     offsets = np.where(lengths, np.append(0, ends[:-1]), 0)
@@ -169,14 +192,14 @@ def _pack(files: Sequence[Any], *, decode: bool) -> EncodedImages:
     return EncodedImages(block, table, [_name(file, index) for index, file in enumerate(files)], problems)
 
 
-def _content(file: Any, index: int, *, decode: bool) -> _Content:
+def _content(file: Any, index: int, *, decode: bool, most_bytes: int) -> _Content:
     if not (_is_bytes(file) or _is_array_of_bytes(file) or isinstance(file, str | os.PathLike)):
         raise TypeError(
             f"sample {index} has no file where the first of its batch has one: {_described(file)}. It must be bytes, a "
             "path, or a uint8 tensor or array of one dimension"
         )
     try:
-        return _content_of(_read(file), decode=decode)
+        return _content_of(_read(file), decode=decode, most_bytes=most_bytes)
     except (OSError, UndecodableError) as error:
         return _Content(b"", problem=str(error))
 
@@ -187,28 +210,42 @@ def _read(file: Any) -> bytes:
     if _is_array_of_bytes(file):
         return np.asarray(file).tobytes()
     try:
-        with open(file, "rb", buffering=0) as opened:
-            return _read_bounded(opened)
+        opened = open(file, "rb", buffering=0, opener=_opened_at_once)  # noqa: SIM115
     except ValueError as error:  # not a valid path: it has a zero byte, for example
         raise UndecodableError(f"{type(error).__name__}: {error}") from error
+    with opened:
+        return _read_bounded(opened)
+
+
+def _opened_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe would be waited for
 
 
 def _read_bounded(file: io.FileIO) -> bytes:
-    size = os.fstat(file.fileno()).st_size
-    if 0 < size <= MOST_BYTES:
-        return file.read()
-    data = io.BufferedReader(file).read(MOST_BYTES + 1) if size == 0 else b""  # pipes and devices have no size
-    if max(size, len(data)) > MOST_BYTES:
-        raise UndecodableError(f"it has {max(size, len(data)):,} bytes; at most {MOST_BYTES:,} are read of a file")
-    return data
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        raise UndecodableError("it is no regular file but a pipe, a socket or a device")
+    size, chunks = status.st_size, []
+    if size <= MOST_BYTES:
+        size = 0
+        while size <= MOST_BYTES and (chunk := file.read(max(status.st_size - size, CHUNK))):
+            chunks.append(chunk)
+            size += len(chunk)
+    if size > MOST_BYTES:
+        raise UndecodableError(f"it has {size:,} bytes or more; at most {MOST_BYTES:,} are read of a file")
+    return b"".join(chunks)
 
 
-def _content_of(data: bytes, *, decode: bool) -> _Content:
+def _content_of(data: bytes, *, decode: bool, most_bytes: int) -> _Content:
     header = scan(data)
-    plain = header is not None and header.height * header.width <= most_pixels()
-    if header is not None and plain and not decode:
-        return _Content(data, *header, Kind.JPEG)
-    decoded = jpeg_pixels(data) if plain else pixels(data)
+    if header is None or header.height * header.width > most_pixels():
+        decoded = pixels(data, most_bytes)
+    else:
+        undecoded = _Content(data, *header, Kind.JPEG)
+        refuse_beyond(most_bytes, undecoded.bytes_of_batch)
+        if not decode:
+            return undecoded
+        decoded = jpeg_pixels(data)
     height, width, _ = decoded.shape
     return _Content(decoded.reshape(-1), height, width, Kind.PIXELS)
 

@@ -1,4 +1,4 @@
-"""``scan``: whether a hardware decoder accepts a JPEG file, read from its headers without decoding it."""
+"""What the headers of a JPEG file tell without decoding it: whether hardware decoders accept it, and its scans."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Header", "scan"]
+__all__ = ["Header", "scan", "scans"]
 
 # Markers, ITU-T T.81 table B.1; each follows the byte MARK.
 MARK = 0xFF
@@ -41,6 +41,8 @@ ROTATED = re.compile(
     rb'|tiff:Orientation(?:="|>)(?!1)',
     re.DOTALL,
 )
+# A marker in coded data: 0 behind MARK stands for a byte of data, and restarts and fill bytes end no scan.
+END_OF_SCAN = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 EXIF = b"Exif\0\0"
 TIFF = (b"II*\0", b"MM\0*")
 
@@ -76,6 +78,17 @@ def scan(data: bytes) -> Header | None:
         return _scan(data)
     except (_UnusualError, IndexError, struct.error):
         return None
+
+
+def scans(data: bytes, most: int) -> int:
+    """How many scans a JPEG file has, counted up to ``most``; 0 for other files."""
+    found, position = 0, 2
+    if not data.startswith(b"\xff\xd8"):
+        return 0
+    while found < most and (marker := END_OF_SCAN.search(data, position)) and marker[0][1] != EOI:
+        found += marker[0][1] == SOS
+        position = marker.end() + int.from_bytes(data[marker.end() : marker.end() + 2], "big")
+    return found
 
 
 def _scan(data: bytes) -> Header:

@@ -1,4 +1,4 @@
-"""An image file to pixels on the CPU: any file by Pillow, baseline JPEGs also by torchvision."""
+"""An image file to pixels on the CPU: any file by Pillow, baseline JPEGs also by torchcodec."""
 
 from __future__ import annotations
 
@@ -15,9 +15,22 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch.utils.data import get_worker_info
 
-__all__ = ["UndecodableError", "jpeg_pixels", "most_pixels", "pixels", "torchvision_decode_jpeg"]
+from fastload.data.encoded import CHANNELS
+from fastload.data.jpeg_header import scans
+from fastload.data.jpeg_library import library_decoder
+
+__all__ = ["UndecodableError", "jpeg_pixels", "most_pixels", "pixels", "refuse_beyond"]
 
 SIGNATURE = 8  # bytes at the start of a file, quoted where its format is unknown
+
+# A progressive JPEG has about ten. Each takes the time of a pass over all pixels, and no more than a dozen bytes.
+MOST_SCANS = 100
+
+# Formats whose grey of more than 8 bits has 16, though Pillow, or older versions of it, call its mode "I".
+SIXTEEN_BITS = ("PNG", "PPM")
+
+# What a value of 16 bits is divided by to have 8: 65535 is 255.
+SIXTEEN_TO_EIGHT = 257
 
 # The formats that Pillow decodes itself. EPS is not one: Pillow would run Ghostscript on it, whatever the file's name.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "AVIF", "TGA", "ICO", "QOI")
@@ -27,62 +40,72 @@ class UndecodableError(ValueError):
     """A file that cannot be decoded; the message is the reason."""
 
 
-def pixels(data: bytes) -> NDArray[np.uint8]:
+def pixels(data: bytes, most_bytes: float = math.inf) -> NDArray[np.uint8]:
     """The first image of a file, upright and in RGB, uint8 (H, W, 3).
 
     >>> Image.new("L", (4, 2), 7).save(file := io.BytesIO(), "PNG")
     >>> pixels(file.getvalue()).shape
     (2, 4, 3)
 
-    The pixels are those of ``ImageOps.exif_transpose(Image.open(file)).convert("RGB")``. An image whose orientation
-    Pillow cannot read is not rotated.
+    The pixels are those of ``ImageOps.exif_transpose(Image.open(file)).convert("RGB")``, except that grey of 16 bits is
+    scaled to 8 bits, where Pillow would make all values above 255 white. An image whose orientation Pillow cannot read
+    is not rotated.
 
     Args:
         data: the bytes of a file in one of ``FORMATS``.
+        most_bytes: how many bytes the result may have.
 
     Raises:
         UndecodableError: the format is not one of ``FORMATS``, the file is damaged, or it has more than
-            ``PIL.Image.MAX_IMAGE_PIXELS`` pixels, and is not decoded.
+            ``PIL.Image.MAX_IMAGE_PIXELS`` pixels, ``most_bytes`` bytes or ``MOST_SCANS`` scans, and is not decoded.
     """
     try:
         with _quiet(), Image.open(io.BytesIO(data), formats=_formats()) as image:
             _refuse_bomb(*image.size)
+            refuse_beyond(most_bytes, CHANNELS * image.height * image.width)
+            _refuse_many_scans(data)
             image.load()
             with contextlib.suppress(Exception):  # metadata that cannot be read: the pixels are good
                 ImageOps.exif_transpose(image, in_place=True)
-            return np.array(image if image.mode == "RGB" else image.convert("RGB"))
+            _refuse_bomb(*image.size)  # an icon's header may tell another size than the image in it has
+            refuse_beyond(most_bytes, CHANNELS * image.height * image.width)
+            return _rgb(image)
+    except UndecodableError:
+        raise
     except Exception as error:  # decoders raise errors of many types for damaged files
         raise UndecodableError(_reason(error, data)) from error
 
 
 def jpeg_pixels(data: bytes) -> NDArray[np.uint8]:
-    """The pixels of a baseline JPEG without EXIF rotation, uint8 (H, W, 3), by torchvision, which is faster.
+    """The pixels of a baseline JPEG without EXIF rotation, uint8 (H, W, 3), by torchcodec, which is faster.
 
     Raises:
-        UndecodableError: torchvision cannot decode the file.
+        UndecodableError: the file cannot be decoded.
     """
     try:
-        (image,) = torchvision_decode_jpeg([torch.frombuffer(bytearray(data), dtype=torch.uint8)], torch.device("cpu"))
+        (image,) = library_decoder()([torch.frombuffer(bytearray(data), dtype=torch.uint8)], torch.device("cpu"))
     except RuntimeError as error:
-        raise UndecodableError(f"torchvision: {error}") from error
+        raise UndecodableError(str(error)) from error
     rows: NDArray[np.uint8] = image.permute(1, 2, 0).numpy()
     return rows
 
 
-def torchvision_decode_jpeg(files: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-    """The RGB images of JPEG files, uint8 (bytes,) on the CPU, on ``device``: uint8 (3, H, W), each of its own size.
+def refuse_beyond(most_bytes: float, size: int) -> None:
+    """Raise UndecodableError if a file or its pixels have more bytes than are left to its batch."""
+    if size > most_bytes:
+        raise UndecodableError(
+            f"the file or its pixels have {size:,} bytes, and its batch may have {most_bytes:,} more: raise most_bytes "
+            "of fl.collate if you trust the files"
+        )
 
-    The function is deprecated since torchvision 0.29, so it is imported here only, and called without its warning.
 
-    Raises:
-        RuntimeError: torchvision cannot decode one of the files.
-    """
-    from torchvision.io import ImageReadMode, decode_jpeg  # noqa: PLC0415
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        images: list[torch.Tensor] = decode_jpeg(files, mode=ImageReadMode.RGB, device=device)
-    return images
+def _rgb(image: Image.Image) -> NDArray[np.uint8]:
+    if image.mode == "RGB":
+        return np.array(image)
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in SIXTEEN_BITS):
+        grey = (np.array(image).astype(np.uint32) + SIXTEEN_TO_EIGHT // 2) // SIXTEEN_TO_EIGHT
+        return np.repeat(grey.astype(np.uint8)[:, :, None], CHANNELS, axis=2)
+    return np.array(image.convert("RGB"))
 
 
 @cache
@@ -103,6 +126,11 @@ def _refuse_bomb(width: int, height: int) -> None:
             f"it declares {height} x {width} = {height * width:,} pixels; at most {most_pixels():,} are decoded: set "
             "PIL.Image.MAX_IMAGE_PIXELS if you trust the file"
         )
+
+
+def _refuse_many_scans(data: bytes) -> None:
+    if scans(data, MOST_SCANS + 1) > MOST_SCANS:
+        raise UndecodableError(f"it has more than {MOST_SCANS} scans")
 
 
 @contextlib.contextmanager

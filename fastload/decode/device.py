@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
-from importlib import import_module
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 
 from fastload.data.encoded import ALIGNMENT, CHANNELS, EncodedImages, Kind
-from fastload.data.pixels import torchvision_decode_jpeg
+from fastload.data.jpeg_library import library_decoder
 from fastload.decode.cpu import decode_on_cpu
 from fastload.decode.nvjpeg import DecodingError, engines
 from fastload.streams import current_stream_handle, wait_for_current_stream
@@ -140,7 +138,7 @@ class DecodeBuffer:
 
     def _decode_by_library(self, rows: np.ndarray) -> Sequence[torch.Tensor]:
         try:
-            return _library_decoder()([self.files.file(row) for row in rows], self.block.device)
+            return library_decoder()([self.files.file(row) for row in rows], self.block.device)
         except RuntimeError as error:
             raise DecodingError(str(error)) from error
 
@@ -161,16 +159,3 @@ def _size_class(size: int) -> int:
 
 def _align(sizes: np.ndarray, alignment: int) -> np.ndarray:
     return -(-sizes // alignment) * alignment
-
-
-Decoder = Callable[[list[torch.Tensor], torch.device], Sequence[torch.Tensor]]
-
-
-@cache
-def _library_decoder() -> Decoder:
-    """The decoder where there are no JPEG engines, or no nvJPEG: torchcodec's, or torchvision's without torchcodec."""
-    try:
-        torchcodec = import_module("torchcodec.decoders")  # an optional package
-    except (ImportError, RuntimeError):
-        return torchvision_decode_jpeg
-    return lambda files, device: torchcodec.decode_jpeg(files, device=device)

@@ -37,6 +37,9 @@ class DecodeJpeg(Transform):
     It must be the first transform. Workers have already decoded, with Pillow, all files that are not baseline JPEGs
     (progressive, CMYK, rotated by EXIF, PNG, WebP, …). docs/decoding.md lists which decoder takes which file.
 
+    Images are turned upright by EXIF, which ``torchvision.datasets.ImageFolder`` ignores. Grey of 16 bits is scaled to
+    8 bits (divided by 257 and rounded), where Pillow's own conversion makes all values above 255 white.
+
     Args:
         on_error: for files that cannot be decoded. "raise": raise ``BadImageError``, which names all such files of the
             batch; "skip": leave out the sample, with its label and other fields; "zero": use a black image.

@@ -132,12 +132,41 @@ def test_a_path_that_cannot_be_read_is_bad_with_its_reason(tmp_path, path):
 def test_a_file_of_more_bytes_than_are_read_is_bad(tmp_path, monkeypatch):
     sparse = tmp_path / "sparse.jpg"
     with sparse.open("wb") as file:
-        file.truncate(2**40)
-    assert "it has 1,099,511,627,776 bytes; at most 1,073,741,824 are read" in collate([sparse]).problems[0]
+        file.truncate(2**42)
+    assert "it has 4,398,046,511,104 bytes or more; at most 1,073,741,824 are read" in collate([sparse]).problems[0]
     monkeypatch.setattr(import_module("fastload.data.collate"), "MOST_BYTES", 1000)
-    endless = collate([Path("/dev/zero"), FILE])
-    assert list(endless.problems) == [0]
-    assert "at most 1,000 are read of a file" in endless.problems[0]
+    untold = collate([Path("/proc/self/status"), FILE])  # its size is said to be 0
+    assert list(untold.problems) == [0]
+    assert "at most 1,000 are read of a file" in untold.problems[0]
+
+
+def test_what_is_no_regular_file_is_bad_and_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jpg")
+    files = collate([tmp_path / "pipe.jpg", Path("/dev/zero"), FILE])
+    assert files.problems == dict.fromkeys((0, 1), "it is no regular file but a pipe, a socket or a device")
+
+
+@pytest.mark.parametrize("decode", [False, True])
+def test_a_file_for_whose_pixels_a_batch_has_no_room_is_bad(decode):
+    png, small = saved(picture(100, 100), "PNG"), jpeg(10, 10)
+    files = collate([jpeg(100, 100), png, small, png, b"no image"], decode=decode, most_bytes=61_000)
+    assert list(files.problems) == [3, 4]
+    left = 61_000 - 2 * 30_000 - max(len(small) * (not decode), 300)
+    assert f"30,000 bytes, and its batch may have {left} more: raise most_bytes of fl.collate" in files.problems[3]
+    assert files.sizes.tolist() == [[100, 100], [100, 100], [10, 10], [0, 0], [0, 0]]
+    images, problems = decode_on_cpu(files)
+    assert problems == files.problems
+    assert [images[row].shape for row in (3, 4)] == [(3, 1, 1)] * 2  # black images take no room
+
+
+def test_bytes_behind_an_image_take_room_too():
+    files = collate([jpeg(10, 10) + b"\0" * 1000, jpeg(10, 10)], most_bytes=1000)
+    assert list(files.problems) == [0]
+
+
+def test_a_bound_that_is_none_is_refused():
+    with pytest.raises(ValueError, match=r"most_bytes must be an int of at least 1.*got 0"):
+        collate([FILE], most_bytes=0)
 
 
 def test_nothing_but_bad_files_is_a_batch_too():

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 
 import fastload as fl
 from fastload import transforms as T
+from fastload.data.jpeg_library import library_decoder, torchvision_decode
 from fastload.decode import device as decoding
 from tests.files import BASELINE, by_pillow, mutated, saved
 
@@ -175,10 +176,8 @@ def test_no_decoder_writes_to_memory_that_is_still_read(library, monkeypatch):
         if library == "torchcodec":
             pytest.importorskip("torchcodec")
         monkeypatch.setattr(decoding, "engines", lambda _: None)
-        chosen = (
-            decoding.torchvision_decode_jpeg if library == "torchvision" else decoding._library_decoder.__wrapped__()
-        )
-        monkeypatch.setattr(decoding, "_library_decoder", lambda: chosen)
+        chosen = torchvision_decode if library == "torchvision" else library_decoder.__wrapped__()
+        monkeypatch.setattr(decoding, "library_decoder", lambda: chosen)
     elif decoding.engines(torch.device("cuda", 0)) is None:
         pytest.skip("this GPU has no JPEG engines")
     device = torch.device("cuda", 0)
