@@ -14,7 +14,7 @@ from fastload.data.encoded import EncodedImages
 from fastload.prefetch.decoded_images import DecodedImages
 from fastload.prefetch.item import Item
 from fastload.streams import SideStream, SyncStream
-from fastload.structure.images import find_images, is_single, remark_on_range
+from fastload.structure.images import find_images, is_single, remark_on_others, remark_on_range
 from fastload.structure.loaded_types import is_vision
 from fastload.structure.targets import has_targets
 from fastload.structure.tree import Path, Tree, retyped, take_rows, tensors, tree_flatten, tree_unflatten
@@ -49,6 +49,7 @@ class Preparer:
         self._transform = transform if transform is None or isinstance(transform, Transform) else Compose([transform])
         self._normalize = _normalize_of(self._transform)
         self._key = key.advanced(samples)
+        self._has_looked = False
         self._counts = Counter() if counts is None else counts
         self._samples = samples
 
@@ -81,15 +82,15 @@ class Preparer:
         files = {path: leaf for path, leaf in tree.leaves.items() if isinstance(leaf, EncodedImages)}
         images = files or find_images(tree)
         transform.check(tree)
-        item.remark = self._remark(images)
+        item.remark = self._remark(tree, images)
         if not has_targets(tree):  # all copies are queued before any transform; boxes are moved on the host
             tree = tree.replaced(self._transfer.move(tree.leaves))
             images = {path: tree.leaves[path] for path in images}
         done: list[tuple[Batch, int]] = []
         results: dict[Path, Any] = {}
-        for paths in _groups(images):
+        for view, paths in enumerate(_groups(images)):
             with self._group({path: images[path] for path in paths}, item.images.get(paths[0])) as (group, samples):
-                transform.run(group, self._key)
+                transform.run(group, self._key.for_view(view))
             results |= _returned(group, {path: images[path] for path in paths})
             done.append((group, samples))
         most = max(samples for _, samples in done)
@@ -126,13 +127,16 @@ class Preparer:
             group = Batch(moved if len(moved) > 1 else moved[0], self.side.device)
             yield group, len(group)
 
-    def _remark(self, images: dict[Path, Any]) -> str | None:
-        """Look once at the values that are normalised, while they are still on the host."""
-        normalize, self._normalize = self._normalize, None
+    def _remark(self, tree: Tree, images: dict[Path, Any]) -> str | None:
+        """Look once at what the loader yields: at tensors that look like images, and at the values to be normalised."""
         image = next(iter(images.values()), None)
-        if normalize is None or not isinstance(image, torch.Tensor) or image.device.type != "cpu":
+        if self._has_looked or not isinstance(image, torch.Tensor):
             return None
-        return remark_on_range(image, normalize.full_scale)
+        self._has_looked = True
+        remarks = [remark_on_others(tree, images)]
+        if self._normalize is not None and image.device.type == "cpu":
+            remarks.append(remark_on_range(image, self._normalize.full_scale))
+        return "\n".join(filter(None, remarks)) or None
 
 
 def _groups(images: dict[Path, Any]) -> Iterator[list[Path]]:

@@ -9,7 +9,7 @@ import torch
 from fastload.structure.loaded_types import is_vision
 from fastload.structure.tree import Path, Tree, name_of
 
-__all__ = ["describe", "find_images", "is_single", "remark_on_range"]
+__all__ = ["describe", "find_images", "is_single", "remark_on_others", "remark_on_range"]
 
 BATCHED_DIMS = 4
 
@@ -87,6 +87,28 @@ def remark_on_range(image: torch.Tensor, full_scale: float) -> str | None:
         f"the images are {image.dtype} with values from {low:.4g} to {high:.4g}, and mean and std are given for values "
         f"from 0 to {full_scale:.0f}: are they normalised already? They are being normalised again. Yield uint8 "
         "images, or leave out mean and std."
+    )
+
+
+def remark_on_others(tree: Tree, images: Mapping[Path, torch.Tensor]) -> str | None:
+    """Name a plain tensor that looks like the images and is none by the rule: the second view of a pair, for example.
+
+    >>> from fastload.structure.tree import tree_flatten
+    >>> tree = tree_flatten((torch.zeros(8, 3, 4, 4), torch.zeros(8, 3, 4, 4)))
+    >>> remark_on_others(tree, find_images(tree)).split(",")[0]
+    'batch[1] looks like the images at batch[0]'
+    """
+    path, image = next(iter(images.items()))
+    alike = (
+        name_of(other)
+        for other, tensor in tree.tensors.items()
+        if other not in images and (type(tensor), tensor.shape, tensor.dtype) == (type(image), image.shape, image.dtype)
+    )
+    other = None if is_vision(image, "TVTensor") else next(alike, None)
+    return other and (
+        f"{other} looks like the images at {name_of(path)}, and is not transformed, since only the first plain tensor "
+        "of a batch is: if it is to be transformed too, let the data set mark both as tv_tensors.Image, or this one as "
+        "tv_tensors.Mask"
     )
 
 

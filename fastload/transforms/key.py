@@ -33,6 +33,7 @@ class Key:
         place: the place of the batch's first sample in the epoch.
         draw: the index of the transform, so that transforms draw different numbers for the same sample.
         stride: the distance in places between samples of the batch: the number of ranks that share the epoch.
+        view: which of a sample's images is transformed: each view has draws of its own, but for those of the batch.
     """
 
     seed: int = 0
@@ -40,6 +41,7 @@ class Key:
     place: int = 0
     draw: int = 0
     stride: int = 1
+    view: int = 0
 
     @classmethod
     def fresh(cls) -> Key:
@@ -64,20 +66,24 @@ class Key:
         return torch.from_numpy((self._words(samples, 1)[:, 0] >> np.uint64(1)).astype(np.int64))
 
     def generator(self) -> np.random.Generator:
-        """A NumPy generator for numbers drawn once for a batch; they depend on the place of its first sample."""
-        return np.random.Generator(self._philox(self.place, _BATCH))
+        """A NumPy generator for numbers drawn once for a batch, the same for all views, by its first sample's place."""
+        return np.random.Generator(self._philox(self.place, _BATCH, view=0))
 
     def _words(self, samples: int, count: int) -> np.ndarray:
         """Random words, uint64 (samples, count)."""
         places = max(samples - 1, 0) * self.stride + 1
         blocks = -(-count // _WORDS)
-        drawn = self._philox(self.place * blocks, _SAMPLES).random_raw(places * blocks * _WORDS)
+        drawn = self._philox(self.place * blocks, _SAMPLES, self.view).random_raw(places * blocks * _WORDS)
         words: np.ndarray = drawn.reshape(places, -1)[:: self.stride][:samples, :count]
         return words
 
-    def _philox(self, first: int, stream: int) -> np.random.Philox:
+    def _philox(self, first: int, stream: int, view: int) -> np.random.Philox:
         key, counter = (
             np.array([number % 2**64 for number in numbers], dtype=np.uint64)
-            for numbers in ((self.seed, self.epoch), (first, self.draw, stream, 0))
+            for numbers in ((self.seed, self.epoch), (first, self.draw, stream, view))
         )
         return np.random.Philox(key=key, counter=counter)
+
+    def for_view(self, view: int) -> Key:
+        """The key of a sample's image number ``view``."""
+        return replace(self, view=view)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torchvision.transforms.v2 import functional as F
-from torchvision.tv_tensors import BoundingBoxes, Mask
+from torchvision.tv_tensors import BoundingBoxes, Image, Mask
 
 import fastload as fl
 from fastload import transforms as T
@@ -97,3 +97,33 @@ def test_g14_a_fill_that_a_mask_cannot_hold_is_refused():
     batch = torch.ones(2, 3, 6, 4), Mask(torch.ones(2, 6, 4, dtype=torch.uint8))
     with pytest.raises(ValueError, match=r"fill of masks must be from 0 to 255, as batch\[1\] is torch.uint8; got -1"):
         loaded(batch, T.RandomCrop((10, 8), 2, fill={Mask: -1}))
+
+
+# Views of a pair
+
+
+def test_g14_each_view_of_a_sample_has_draws_of_its_own_and_targets_follow_the_first():
+    flip, boxes = T.RandomHorizontalFlip(), BoundingBoxes([[0, 0, 1, 1]] * 64, format="XYXY", canvas_size=(1, 4))
+    rows = torch.arange(4).expand(64, 3, 1, 4).to(torch.uint8)
+    first, second, moved = loaded((Image(rows), Image(rows), boxes), flip)
+    mirrored, mirrored_too = first[:, 0, 0, 0] == 3, second[:, 0, 0, 0] == 3
+    assert 0 < (mirrored == mirrored_too).sum() < 64
+    assert torch.equal(moved[:, 0] == 3, mirrored)
+    assert torch.equal(flip(rows, T.Key().for_draw(0)), first)
+
+
+def test_g14_views_are_mixed_with_the_weight_of_their_labels():
+    pair = torch.tensor([0.0, 1.0]).view(2, 1, 1, 1).expand(2, 3, 8, 8)
+    for mix in (T.MixUp, T.CutMix):
+        batch = {"one": Image(pair), "other": Image(pair), "label": torch.tensor([0, 1])}
+        first, second, labels = loaded(batch, mix(num_classes=2)).values()
+        for view in (first, second):
+            torch.testing.assert_close(view.mean((1, 2, 3)), labels[:, 1])
+
+
+def test_g14_a_plain_tensor_that_looks_like_the_images_is_named():
+    with pytest.warns(
+        UserWarning, match=r"batch\[1\] looks like the images at batch\[0\].*mark both as tv_tensors.Image"
+    ):
+        _, second, _ = loaded((images(), images(), torch.tensor([1, 2])), T.RandomHorizontalFlip(1.0))
+    assert torch.equal(second, images())
