@@ -12,6 +12,9 @@ if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
 
+# FASTLOAD_GC=off: as large trainings run, without the cycle collector.
+COLLECTS = os.environ.get("FASTLOAD_GC") != "off"
+
 # Where there is no GPU, kernels run in Triton's interpreter; Triton reads this when it is imported.
 import torch
 
@@ -73,6 +76,8 @@ def pytest_unconfigure():
 @pytest.fixture(autouse=True)
 def nothing_left_behind():
     """G6: no thread or process of a test outlives it."""
+    if not COLLECTS:
+        gc.disable()
     gc.freeze()  # half a million objects of imported modules, which no collection needs to go through again
     threads = set(threading.enumerate())
     children = set(multiprocessing.active_children())
