@@ -1,6 +1,6 @@
 """fastload under an adversary: 10,000 interleavings, and planted faults that it must find.
 
-``make test`` plays 2,000 of them, others at each commit; ``make soak`` plays all, and then more.
+``make test`` plays 1,000 of them, others at each commit; ``make soak`` plays all, and then more.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.counts import count
 
 pytestmark = pytest.mark.xdist_group("adversary")  # a core each process; two might choose the same
 
-INTERLEAVINGS = count(full=10_000, here=2_000)
+INTERLEAVINGS = count(full=10_000, here=1_000)
 
 
 @settings(max_examples=INTERLEAVINGS, suppress_health_check=list(HealthCheck))

@@ -158,8 +158,10 @@ def test_g06_an_iterator_has_one_pass_as_itself_has():
     assert [(int(one), int(other)) for one, other in zip(loader, loader, strict=True)] == [(0, 1), (2, 3), (4, 5)]
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
-@pytest.mark.parametrize("persistent", [False, True])
+# A worker that is not forked from here imports PyTorch for seconds, so those are started once.
+@pytest.mark.parametrize(
+    ("context", "persistent"), [("fork", False), ("fork", True), ("spawn", True), ("forkserver", True)]
+)
 def test_g06_workers_may_be_started_in_any_way(context, persistent):
     wrapped = DataLoader(
         TensorDataset(torch.arange(6)),
