@@ -12,9 +12,6 @@ if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
 
-# FASTLOAD_GC=off: as large trainings run, without the cycle collector.
-COLLECTS = os.environ.get("FASTLOAD_GC") != "off"
-
 # Where there is no GPU, kernels run in Triton's interpreter; Triton reads this when it is imported.
 import torch
 
@@ -32,6 +29,9 @@ from tests import interpreted
 
 if not torch.cuda.is_available():
     interpreted.patch_once()
+
+# FASTLOAD_GC=off: as large trainings run, without the cycle collector.
+COLLECTS = os.environ.get("FASTLOAD_GC") != "off"
 
 # No test fails for being slow: neighbours slow it.
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
