@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from fastload.data.vision_collate import keep_vision_types
 from fastload.prefetch.decode_ahead import DecodeStage
 from fastload.prefetch.garbage import garbage_kept_from_workers
 from fastload.prefetch.iterator import BatchSource, PrefetchIterator
@@ -71,8 +72,9 @@ class PrefetchLoader:
             ``memory_format`` do not fit together.
 
     Which tensors are images? Files packed by ``fl.collate``; else those that are ``tv_tensors``; else the first plain
-    tensor of the batch. ``stats`` counts how many files were decoded where, skipped, or replaced by black images, in
-    the batches prepared so far.
+    tensor of the batch. A ``DataLoader`` with PyTorch's ``default_collate`` keeps the types of ``tv_tensors`` from here
+    on, so that masks and boxes follow their images. ``stats`` counts how many files were decoded where, skipped, or
+    replaced by black images, in the batches prepared so far.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class PrefetchLoader:
             raise ValueError(f"depth must be an int of at least 1, the number of batches that may wait; got {depth!r}")
         if not _is_integer(seed) or not 0 <= seed < SEEDS:
             raise ValueError(f"seed must be an int from 0 to 2**63 - 1; got {seed!r}")
+        keep_vision_types(loader)
         self.loader = loader
         self._device = _resolve(device)
         self.transform = _plan(transform, mean, std, dtype, memory_format)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 from torchvision.transforms.v2 import functional as F
 from torchvision.tv_tensors import BoundingBoxes, Image, Mask
 
@@ -97,6 +98,20 @@ def test_g14_a_fill_that_a_mask_cannot_hold_is_refused():
     batch = torch.ones(2, 3, 6, 4), Mask(torch.ones(2, 6, 4, dtype=torch.uint8))
     with pytest.raises(ValueError, match=r"fill of masks must be from 0 to 255, as batch\[1\] is torch.uint8; got -1"):
         loaded(batch, T.RandomCrop((10, 8), 2, fill={Mask: -1}))
+
+
+# PyTorch's default collate function
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_g14_masks_follow_though_default_collate_stacked_them(workers):
+    mask = torch.zeros(4, 4, dtype=torch.uint8)
+    mask[:, 0] = 1
+    loader = DataLoader([(mask.expand(3, 4, 4), Mask(mask))] * 2, 2, num_workers=workers)
+    ((mirrored, followed),) = fl.PrefetchLoader(loader, transform=T.RandomHorizontalFlip(1.0), device="cpu")
+    assert type(followed) is Mask
+    assert torch.equal(followed, mirrored[:, 0])
+    assert torch.equal(followed[0], mask.flip(-1))
 
 
 # Views of a pair
