@@ -68,6 +68,15 @@ class Ragged:
         """Heights and widths, int64 (N, 2), on the CPU."""
         return self.table[:, 1:3]
 
+    def stacked(self) -> torch.Tensor | Ragged:
+        """A batch (N, C, H, W), copied, if all images have one size; else the images as they are.
+
+        >>> Ragged.of([torch.zeros(3, 4, 5), torch.ones(3, 4, 5)]).stacked().shape
+        torch.Size([2, 3, 4, 5])
+        """
+        sizes = self.sizes.numpy()
+        return torch.stack(list(self)) if len(sizes) and (sizes == sizes[:1]).all() else self
+
     def take(self, rows: torch.Tensor) -> Ragged:
         """Some of the images, int64 (M,)."""
         memory = self.memory if isinstance(self.memory, torch.Tensor) else [self.memory[row] for row in rows.tolist()]

@@ -130,6 +130,9 @@ class _Trace(LazyImages):
         super().mix(*arguments, **options)
         self._finishers.append(self.name)
 
+    def _stack(self) -> Pixels:
+        return self.images  # those of a dry run have one size, and stand for images that may not
+
     # Calls of kernels: what they read and write
 
     def _resample(self, images: Pixels, geometry: Geometry, epilogue: Epilogue) -> tuple[Pixels, None]:

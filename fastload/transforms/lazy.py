@@ -154,6 +154,8 @@ class LazyImages:
             raise TypeError(f"MixUp and CutMix take images (N, C, H, W); got videos of {self.frames} frames")
         if self._mix is not None:
             self.flush()
+        if self._geometry is None:
+            self._stack()
         self._mix = mix
         self.mixes.append(labels)
 
@@ -199,13 +201,20 @@ class LazyImages:
         Raises:
             TypeError: the images have different sizes.
         """
-        images = self.flush()
+        self.flush()
+        images = self._stack()
         if isinstance(images, Ragged):
             raise TypeError(
                 f"this transform takes a batch (N, C, H, W); got {len(images)} images, each of its own size: crop or "
                 "resize them first"
             )
         return images
+
+    def _stack(self) -> Pixels:
+        """Make one batch of images in a list that all have one size, and return the images."""
+        if isinstance(self.images, Ragged):
+            self.images = self.images.stacked()
+        return self.images
 
     def _run(self, *, last: bool) -> Pixels:
         if (simple := self._run_simple(last=last)) is not None:

@@ -138,6 +138,19 @@ def test_any_callable_can_stand_in_compose():
     torch.testing.assert_close(compose(IMAGES), -torchvision_normalized(255 - IMAGES), atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.parametrize("last", [T.MixUp(num_classes=3), T.GaussianBlur(3, 1.0), T.RandAugment()])
+def test_a_list_whose_images_a_function_cut_to_one_size_is_one_batch(last):
+    pictures = [torch.rand(3, height, 9, generator=torch.Generator().manual_seed(height)) for height in (6, 7)]
+    cut = torch.stack([picture[:, :5, :5] for picture in pictures])
+    compose, key = T.Compose([lambda image: image[..., :5, :5], last]), T.Key()
+    assert torch.equal(compose(pictures, key), last(cut, key.for_draw(1)))
+
+
+def test_images_of_different_sizes_are_not_mixed():
+    with pytest.raises(TypeError, match=r"only images of one size can be mixed.*crop or resize them first"):
+        T.Compose([torch.neg, T.MixUp()])([torch.rand(3, 6, 9), torch.rand(3, 7, 9)])
+
+
 def test_probability_is_that_of_the_draw():
     drawn = T.RandomHorizontalFlip(0.3).sample(torch.ones(100_000, 2, dtype=torch.int64), T.Key(seed=0))
     standard_deviation = (0.3 * 0.7 / 100_000) ** 0.5
