@@ -2,7 +2,8 @@
 
 import contextlib
 import copy
-from itertools import count, islice
+import itertools
+from itertools import islice
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from torch.utils.data import (
 
 import fastload as fl
 from fastload import transforms as T
+from tests.counts import count, variants
 from tests.files import jpeg
 
 SAMPLES, BATCH, EPOCHS = 19, 4, 3
@@ -71,7 +73,7 @@ class Mirrored(SequentialSampler):
 
 class Endless(Sampler):
     def __iter__(self):
-        return (turn % SAMPLES for turn in count())
+        return (turn % SAMPLES for turn in itertools.count())
 
     def __len__(self):
         raise NotImplementedError("it has no end")
@@ -170,14 +172,14 @@ def check(kind, place, workers, *, loaded_by=None, depth=2):
     assert_same(actual, expected[place:])
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=count(full=12, here=5), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.integers(0, EPOCHS * LENGTH), depth=st.integers(1, 4))
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "single"])
 def test_the_rest_is_what_would_have_come(kind, place, depth):
     check(kind, place, workers=0, depth=depth)
 
 
-@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=count(full=6, here=1), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.integers(0, EPOCHS * LENGTH))
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("single", "batches")])
 def test_the_rest_is_what_would_have_come_from_workers(kind, place):
@@ -555,10 +557,12 @@ def stateful(dataset, workers, **options):
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
-@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
-@pytest.mark.parametrize("place", [0, 2, LENGTH, LENGTH + 3])
-@pytest.mark.parametrize("dataset", [Images, Stream, StatefulStream])
-def test_a_stateful_dataloader_is_resumed_by_its_own_state(dataset, place, workers, persistent, tmp_path):
+@pytest.mark.parametrize(
+    ("dataset", "place", "kept"),
+    variants([Images, Stream, StatefulStream], [0, 2, LENGTH, LENGTH + 3], [(0, False), (2, False), (2, True)]),
+)
+def test_a_stateful_dataloader_is_resumed_by_its_own_state(dataset, place, kept, tmp_path):
+    workers, persistent = kept
     torch.manual_seed(1)
     expected, state = run(stateful(dataset(), workers, persistent_workers=persistent), stop_after=place)
     torch.save(state, tmp_path / "state.pt")
