@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -18,6 +20,7 @@ __all__ = [
     "Movement",
     "Pixels",
     "Size",
+    "Step",
     "rows_of",
     "size_of",
 ]
@@ -108,6 +111,9 @@ class Geometry:
         return np.concatenate([starts, boxes[:, 2:]], axis=1)
 
 
+Step = Callable[[Geometry], None]
+
+
 @dataclass(frozen=True)
 class Movement:
     """One step of the geometry, for boxes, masks and keypoints to follow: windows, or the inverse maps of a warp.
@@ -115,16 +121,28 @@ class Movement:
     Attributes:
         before: sizes of the images before the step, int64 (N, 2).
         size: their size after it.
-        windows: int32 (N, 10), as ``kernels.resample`` takes them.
+        step: of a geometry, whose ``windows`` it changes; None for a warp.
+        frames: number of consecutive images that are one video; the windows are those of the first frames.
         warp: float32 (N, 6), as ``kernels.warp`` takes them.
         fill: the value of masks outside of the image.
     """
 
     before: torch.Tensor
     size: Size
-    windows: torch.Tensor | None = None
+    step: Step | None = None
+    frames: int = 1
     warp: torch.Tensor | None = None
     fill: float = 0.0
+
+    @cached_property
+    def windows(self) -> torch.Tensor | None:
+        """int32 (N, 10), as ``kernels.resample`` takes them; worked out when the first target asks for them."""
+        if self.step is None:
+            return None
+        before = self.before.repeat_interleave(self.frames, 0) if self.frames > 1 else self.before
+        alone = Geometry.identity(before, len(before))
+        self.step(alone)
+        return torch.from_numpy(alone.windows[:: self.frames])
 
 
 def size_of(images: Pixels) -> Size:

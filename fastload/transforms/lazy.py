@@ -14,7 +14,7 @@ from fastload.kernels.spec import ColourProgram, Epilogue, Erase, Mix, Op
 from fastload.structure.ragged import Ragged
 from fastload.structure.tree import Tree
 from fastload.transforms.fill import Fill
-from fastload.transforms.geometry import Geometry, Movement, Pixels, Size, rows_of, size_of
+from fastload.transforms.geometry import Geometry, Movement, Pixels, Size, Step, rows_of, size_of
 
 __all__ = ["LazyImages", "Normalization"]
 
@@ -340,17 +340,15 @@ class LazyImages:
         """A value of the images in 0 to 1."""
         return value / 255 if self.dtype is torch.uint8 else value
 
-    def _move(self, step: Callable[[Geometry], None], mask_fill: float = 0.0) -> None:
+    def _move(self, step: Step, mask_fill: float = 0.0) -> None:
         """Add a step to the geometry, and note it in ``moves`` alone: targets are rounded and clipped after each."""
         count = len(self._sizes)
         self._geometry = self._geometry or Geometry.identity(size_of(self.images), count)
-        alone = Geometry.identity(self._geometry.size, count)
-        for geometry in (self._geometry, alone):
-            step(geometry)
-        size = alone.size if isinstance(alone.size, tuple) else alone.size[:: self.frames]
-        windows = torch.from_numpy(alone.windows[:: self.frames])
-        self.moves.append(Movement(self.sizes, size, windows=windows, fill=mask_fill))
-        self._sizes = rows_of(alone.size, count)
+        step(self._geometry)
+        size = self._geometry.size
+        each = size if isinstance(size, tuple) else size[:: self.frames]
+        self.moves.append(Movement(self.sizes, each, step=step, frames=self.frames, fill=mask_fill))
+        self._sizes = rows_of(size, count)
 
 
 @dataclass
