@@ -88,12 +88,13 @@ class Preparer:
             images = {path: tree.leaves[path] for path in images}
         done: list[tuple[Batch, int]] = []
         results: dict[Path, Any] = {}
-        for view, paths in enumerate(_groups(images)):
+        most = 0
+        for sample, view, paths in _groups(images):
             with self._group({path: images[path] for path in paths}, item.images.get(paths[0])) as (group, samples):
-                transform.run(group, self._key.for_view(view))
+                transform.run(group, self._key.advanced(sample).for_view(view))
             results |= _returned(group, {path: images[path] for path in paths})
             done.append((group, samples))
-        most = max(samples for _, samples in done)
+            most = max(most, sample + samples)
         self._key = self._key.advanced(most)
         self._samples += most
         return self._followed(tree.replaced(results), _by_path(results), done)
@@ -139,14 +140,26 @@ class Preparer:
         return "\n".join(filter(None, remarks)) or None
 
 
-def _groups(images: dict[Path, Any]) -> Iterator[list[Path]]:
-    """The paths of images that go through the transform together: those of a list, where they agree in all but size."""
-    singles = [path for path, image in images.items() if isinstance(image, torch.Tensor) and _is_in_list(path, image)]
-    alike = {(images[path].shape[0], images[path].dtype) for path in singles}
-    together = singles if len(alike) == 1 else []
-    if together:
-        yield together
-    yield from ([path] for path in images if path not in together)
+def _groups(images: dict[Path, Any]) -> Iterator[tuple[int, int, list[Path]]]:
+    """The paths of images that go through the transform together, with the number of their first sample and their view.
+
+    Those of a list go together where they agree in all but size; else each alone. Each list and each batch of images is
+    a view of the samples.
+    """
+    views: dict[Path, list[Path]] = {}
+    for path, image in images.items():
+        views.setdefault(_list_of(path) if _is_single_image(image) else path, []).append(path)
+    for view, paths in enumerate(views.values()):
+        if len(paths) == 1 or len({(images[path].shape[0], images[path].dtype) for path in paths}) == 1:
+            yield 0, view, paths
+        else:
+            yield from ((sample, view, [path]) for sample, path in enumerate(paths))
+
+
+def _list_of(path: Path) -> Path:
+    """The path without its last index, which is that of the sample."""
+    depth = max((depth for depth, key in enumerate(path) if isinstance(key, int)), default=len(path))
+    return path[:depth] + path[depth + 1 :]
 
 
 def _returned(group: Batch, images: dict[Path, Any]) -> dict[Path, Any]:
@@ -162,8 +175,8 @@ def _by_path(results: dict[Path, Any]) -> dict[Path, torch.Tensor]:
     return {(*path, *inner): image for path, result in results.items() for inner, image in tensors(result).items()}
 
 
-def _is_in_list(path: Path, image: torch.Tensor) -> bool:
-    return is_single(image) and not is_vision(image, "Video") and isinstance(path[-1] if path else None, int)
+def _is_single_image(image: Any) -> bool:
+    return isinstance(image, torch.Tensor) and is_single(image) and not is_vision(image, "Video")
 
 
 def _normalize_of(transform: Callable[..., Any] | None) -> Normalize | None:

@@ -22,6 +22,7 @@ from fastload.transforms.decode import BadImageError, DecodeJpeg
 from fastload.transforms.equalize import RandomEqualize
 from fastload.transforms.erase import RandomErasing
 from fastload.transforms.flip import RandomHorizontalFlip, RandomVerticalFlip
+from fastload.transforms.foreign import Photometric
 from fastload.transforms.key import Key
 from fastload.transforms.mix import CutMix, MixUp, MixUpCutMix
 from fastload.transforms.normalize import Normalize
@@ -42,6 +43,7 @@ __all__ = [
     "MixUp",
     "MixUpCutMix",
     "Normalize",
+    "Photometric",
     "RandAugment",
     "RandomAdjustSharpness",
     "RandomAutocontrast",

@@ -53,6 +53,11 @@ class Batch:
         """Whether all samples were skipped."""
         return self.kept is not None and not len(self.kept)
 
+    @property
+    def is_stacked(self) -> bool:
+        """Whether several images are one tensor."""
+        return isinstance(self.images, torch.Tensor) and len(self) > 1
+
     def result(self) -> torch.Tensor | list[torch.Tensor]:
         """The images; a list if their sizes differ."""
         if self.is_empty:

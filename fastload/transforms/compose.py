@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
 import torch
 
-from fastload.structure.tree import Tree
+from fastload.structure.targets import first_target
+from fastload.structure.tree import Tree, name_of
 from fastload.transforms.batch import Batch
 from fastload.transforms.explain import DryRun
+from fastload.transforms.foreign import keeps_places, remark_on_draws
 from fastload.transforms.key import Key
 from fastload.transforms.lazy import LazyImages
 from fastload.transforms.normalize import Normalize
@@ -32,7 +35,8 @@ class Compose(Transform):
 
     Neighbouring transforms of this package share passes, and values are not rounded between them. ``print`` shows the
     passes. Any callable that takes a batch of images and returns one can be in the list too: a module of torchvision v2
-    or kornia, or a compiled function. It shares no pass.
+    or kornia, or a compiled function. It shares no pass. Random transforms of torchvision draw once for a whole batch.
+    Beside boxes, masks and keypoints a callable must be known to leave pixels in their places: :class:`Photometric`.
 
     Args:
         transforms: in order. One that is a ``Compose`` stands for its own, with their ``per_box``.
@@ -49,6 +53,7 @@ class Compose(Transform):
             raise TypeError(f"per_box must be a sequence of names; got {per_box!r}: write [{per_box!r}]")
         inner = (each.per_box for each in transforms if isinstance(each, Compose))
         self.transforms = list(_flattened(transforms))
+        self._has_said = False
         self.per_box: Sequence[Hashable] | None = next(
             (names for names in (per_box, *inner) if names is not None), None
         )
@@ -68,9 +73,17 @@ class Compose(Transform):
         return str(dry_run)
 
     def check(self, tree: Tree) -> None:
+        target = first_target(tree)
         for transform in self.transforms:
             if isinstance(transform, Transform):
                 transform.check(tree)
+            elif target is not None and not keeps_places(transform):
+                kind = type(tree.leaves[target]).__name__
+                raise TypeError(
+                    f"{transform!r} may move pixels, and {name_of(target)}, {kind}, would not follow: use the "
+                    "transform of that name in fastload.transforms, or apply it in the data set, or write "
+                    "T.Photometric(...) around a function that leaves each pixel in its place"
+                )
 
     def run(self, batch: Batch, key: Key) -> None:
         for shares, members in self._groups():
@@ -83,7 +96,14 @@ class Compose(Transform):
                 if isinstance(transform, Transform):
                     transform.run(batch, key.for_draw(draw))
                 else:
+                    self._say_what_is_drawn(transform, batch)
                     batch.call(transform)
+
+    def _say_what_is_drawn(self, function: Step, batch: Batch) -> None:
+        remark = None if self._has_said or not batch.is_stacked else remark_on_draws(function)
+        if remark is not None:
+            self._has_said = True
+            warnings.warn(remark, UserWarning, stacklevel=2)
 
     def _groups(self) -> Iterator[tuple[bool, list[tuple[int, Any]]]]:
         """Neighbours that share passes, or that do not: whether they do, and the transforms with their indices."""

@@ -72,7 +72,8 @@ class _Mixing(Transform):
                 "only images of one size can be mixed, and the batch has different ones: crop or resize them first"
             )
         height, width = sizes[0].tolist() if count else (1, 1)
-        box, inside, outside, own = self._draw(key.generator(), height, width)
+        # All views of a batch are mixed alike, as its labels are.
+        box, inside, outside, own = self._draw(key.for_view(0).generator(), height, width)
         mix = Mix(
             partners=torch.from_numpy(np.roll(np.arange(count, dtype=np.int32), 1)),
             boxes=torch.from_numpy(np.full((count, 4), box, dtype=np.int32)),

@@ -2,12 +2,15 @@
 
 import pytest
 import torch
+import torchvision
 from torch.utils.data import DataLoader
+from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 from torchvision.tv_tensors import BoundingBoxes, Image, Mask
 
 import fastload as fl
 from fastload import transforms as T
+from fastload.structure.tree import tensors
 
 SIDE = 40
 BOXES = BoundingBoxes([[0, 0, 8, 8], [10, 10, 30, 30]], format="XYXY", canvas_size=(SIDE, SIDE))
@@ -127,6 +130,29 @@ def test_g14_each_view_of_a_sample_has_draws_of_its_own_and_targets_follow_the_f
     assert torch.equal(flip(rows, T.Key().for_draw(0)), first)
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda pairs: tuple(map(list, zip(*pairs, strict=True))),  # a list of each view
+        lambda pairs: [{"one": one, "other": other} for one, other in pairs],
+    ],
+)
+def test_g14_views_in_lists_are_those_of_batches(form):
+    flip, rows = T.RandomHorizontalFlip(), torch.arange(4).expand(9, 3, 1, 4).to(torch.uint8)
+    batched = loaded((Image(rows), Image(rows)), flip)
+    pairs = form([(Image(row), Image(row)) for row in rows])
+    found, expected = tensors(loaded(pairs, flip)), tensors(form(list(zip(*batched, strict=True))))
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(image, expected[path]) for path, image in found.items())
+
+
+def test_g14_images_of_a_list_that_do_not_agree_draw_as_those_that_do():
+    flip, rows = T.RandomHorizontalFlip(), torch.arange(4).expand(9, 3, 1, 4).to(torch.uint8)
+    mixed = [row.float() if number % 2 else row for number, row in enumerate(rows)]
+    (flipped,) = loaded((mixed,), flip)
+    assert torch.equal(torch.stack([image.byte() for image in flipped]), loaded(rows, flip))
+
+
 def test_g14_views_are_mixed_with_the_weight_of_their_labels():
     pair = torch.tensor([0.0, 1.0]).view(2, 1, 1, 1).expand(2, 3, 8, 8)
     for mix in (T.MixUp, T.CutMix):
@@ -142,3 +168,51 @@ def test_g14_a_plain_tensor_that_looks_like_the_images_is_named():
     ):
         _, second, _ = loaded((images(), images(), torch.tensor([1, 2])), T.RandomHorizontalFlip(1.0))
     assert torch.equal(second, images())
+
+
+# Transforms of other packages
+
+
+def target():
+    return BoundingBoxes([[0.0, 0, 1, 4]], format="XYXY", canvas_size=(4, 4))
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        v2.RandomHorizontalFlip(1.0),
+        v2.Compose([v2.Identity(), v2.Resize((2, 2))]),
+        v2.RandAugment(),
+        lambda image: image.flip(-1),
+        torch.nn.Sequential(v2.ColorJitter(), torch.nn.ReflectionPad2d(1)),
+    ],
+)
+def test_g14_what_may_move_pixels_beside_targets_is_refused(foreign):
+    with pytest.raises(
+        TypeError, match=r"(?s)may move pixels, and batch\[1\], Mask, would not.*or write T.Photometric"
+    ):
+        loaded((torch.zeros(2, 3, 4, 4), Mask(torch.zeros(2, 4, 4))), T.RandomHorizontalFlip(), foreign)
+    loaded((torch.zeros(2, 3, 4, 4), torch.zeros(2)), foreign)
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        v2.Normalize([0.5], [0.5]),
+        v2.Compose([v2.ColorJitter(0.1), v2.GaussianBlur(3)]),
+        v2.RandomApply([v2.RandomInvert()]),
+        torchvision.transforms.Normalize([0.5], [0.5]),
+        T.Photometric(lambda images: images + 1),
+    ],
+)
+def test_g14_photometric_transforms_go_on_to_work_beside_targets(foreign):
+    _, (kept,) = loaded(([torch.rand(3, 4, 4)], [{"boxes": target()}]), foreign, T.RandomHorizontalFlip(1.0))
+    assert kept["boxes"].tolist() == [[3, 0, 4, 4]]
+
+
+def test_g14_a_transform_that_draws_once_for_a_batch_is_named_once():
+    compose = T.Compose([v2.RandomApply([v2.RandomResizedCrop(2)]), v2.RandomInvert(1.0)])
+    loader = fl.PrefetchLoader([torch.rand(2, 3, 4, 4)] * 3, transform=compose, device="cpu")
+    with pytest.warns(UserWarning, match="RandomResizedCrop draws once for a whole batch") as said:
+        assert len(list(loader)) == 3
+    assert len(said) == 1
