@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from fastload.training.nonfinite import REACTIONS
+from fastload.training.tensors import described
 
 __all__ = [
     "check_accumulate",
     "check_clipping",
+    "check_items",
+    "check_keep_output",
     "check_loss_fn",
+    "check_losses",
     "check_on_nonfinite",
     "check_optimizers",
     "check_scaler",
@@ -40,6 +45,30 @@ def check_loss_fn(loss_fn: object, models: Sequence[nn.Module]) -> None:
         raise TypeError("several models need a loss_fn, called as loss_fn(*models, *batch); got None")
     if loss_fn is not None and not callable(loss_fn):
         raise TypeError(f"loss_fn must be callable, or None if the model returns its loss; got {loss_fn!r}")
+
+
+def check_losses(losses: object) -> None:
+    names = [losses] if isinstance(losses, str) else losses
+    are_names = isinstance(names, (list, tuple)) and names and all(isinstance(name, str) for name in names)
+    if losses is not None and not are_names:
+        raise TypeError(f"losses must be the names of the terms to be summed, at least one, or None; got {losses!r}")
+
+
+def check_keep_output(keep_output: object) -> None:
+    if not isinstance(keep_output, bool):
+        raise TypeError(f"keep_output must be True or False; got {keep_output!r}")
+
+
+def check_items(items: object) -> None:
+    """Check what the host knows of them; on the device a sum that is not above 0 sets a flag."""
+    if isinstance(items, Tensor):
+        is_number = items.ndim == 0 and not items.is_complex()
+    else:
+        is_number = items is None or (isinstance(items, (int, float)) and not isinstance(items, bool))
+    if not is_number:
+        raise TypeError(f"items must be a number, a scalar tensor, or None; got {described(items)}")
+    if isinstance(items, (int, float)) and not 0 <= items < math.inf:
+        raise ValueError(f"items must be a number of at least 0; got {items!r}")
 
 
 def check_accumulate(accumulate: object) -> None:

@@ -25,9 +25,9 @@ class GatedOptimizer:
     ([0.0], 1.0)
 
     Two flags can skip an update: ``found_inf`` of the ``GradScaler``, for gradients that overflowed, and the caller's
-    ``veto``, for a loss that is not finite. ``GradScaler.step`` reads ``found_inf`` on the host, unless the optimizer
-    declares ``_step_supports_amp_scaling``: then it gets the flag itself. This class declares it for all optimizers,
-    and applies the flags in one of three ways:
+    ``veto``, for a loss or gradient that is not finite. ``GradScaler.step`` reads ``found_inf`` on the host, unless the
+    optimizer declares ``_step_supports_amp_scaling``: then it gets the flag itself. This class declares it for all
+    optimizers, and applies the flags in one of three ways:
 
     1. Fused optimizers take the flag: their kernels write nothing if it is 1.
     2. Other optimizers of ``torch.optim`` step. Then the device restores weights and state if the flag is 1. What lies
@@ -74,6 +74,12 @@ class GatedOptimizer:
             self.unscale(scaler)
         self._is_unscaled = False
         scaler.step(self)  # type: ignore[arg-type]
+
+    def forget_failure(self) -> None:
+        """Drop what an update that raised has left here, of the scaler's too; a next one would take it for its own."""
+        self._is_unscaled, self._host_copies = False, []
+        for left in ("found_inf", "grad_scale"):
+            vars(self).pop(left, None)
 
     def step(self) -> None:
         """Called by the scaler, which sets ``found_inf`` and ``grad_scale`` first if it is enabled."""

@@ -1,38 +1,105 @@
-"""Sums what a model or loss function returns: a scalar loss, or a dict of its terms."""
+"""``LossTerms``: which entries of what a model or loss function returns are losses, and their sum."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 
 import torch
 from torch import Tensor
 
-__all__ = ["total"]
+from fastload.training.tensors import described
+
+__all__ = ["LossTerms", "Losses"]
+
+NAME_THEM = "Name the terms to be summed, such as TrainStep(..., losses={names!r})"
 
 
-def total(returned: object) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the scalar loss, and its terms if ``returned`` is a dict of them, else an empty dict.
+@dataclass(frozen=True, slots=True, eq=False)
+class Losses:
+    """A scalar loss; its ``terms``, if it came as a dict; and ``metrics``, the scalars of the dict that are no term."""
 
-    >>> total({"box": torch.tensor(1.0), "label": torch.tensor(2.0)})
-    (tensor(3.), {'box': tensor(1.), 'label': tensor(2.)})
+    total: Tensor
+    terms: dict[str, Tensor] = field(default_factory=dict)
+    metrics: dict[str, Tensor] = field(default_factory=dict)
 
-    Raises TypeError for anything but a scalar tensor or a mapping of names to scalar tensors.
+
+class LossTerms:
+    """Sums the loss terms of a dict, and leaves its other entries out.
+
+    >>> weight = torch.ones(2, requires_grad=True)
+    >>> returned = {"loss": weight.sum(), "accuracy": torch.tensor(0.25), "logits": weight * 2}
+    >>> losses = LossTerms()(returned)
+    >>> losses.total.item(), list(losses.terms), list(losses.metrics)
+    (2.0, ['loss'], ['accuracy'])
+
+    1. ``names``, a name or several, are the terms to be summed.
+    2. Without them an entry named ``"loss"`` is the loss, as in Hugging Face's outputs. Other scalars that carry a
+       gradient may be parts of it, or terms to be added to it: then ValueError asks for ``names``.
+    3. Without either, all entries are summed, as torchvision's detection models mean them. Those that carry no
+       gradient, such as an accuracy, are left out, with one warning.
+
+    A loss that is no dict must be a scalar tensor; else TypeError.
     """
-    if not isinstance(returned, Mapping):
-        return _scalar(returned), {}
-    if not returned:
-        raise TypeError("the loss must be a scalar tensor or a dict of at least one; got an empty dict")
-    losses = {name: _scalar(term, f"a dict whose {name!r} is ") for name, term in returned.items()}
-    return reduce(torch.add, losses.values()), losses
+
+    def __init__(self, names: str | Sequence[str] | None = None) -> None:
+        self._names = (names,) if isinstance(names, str) else names
+        self._has_warned = False
+
+    def __call__(self, returned: object) -> Losses:
+        if not isinstance(returned, Mapping):
+            if self._names is not None:
+                raise TypeError(f"losses= names entries of a dict, but the loss is {described(returned)}. Leave it out")
+            return Losses(_scalar(returned))
+        if not returned:
+            raise TypeError("the loss must be a scalar tensor or a dict of at least one; got an empty dict")
+        names = self._names or self._default_names(returned)
+        if missing := [name for name in names if name not in returned]:
+            raise ValueError(f"losses= names {missing[0]!r}, but the dict has {', '.join(map(repr, returned))}")
+        terms = {name: _scalar(returned[name], f"a dict whose {name!r} is ") for name in names}
+        metrics = {name: entry for name, entry in _scalars(returned).items() if name not in terms}
+        return Losses(reduce(torch.add, terms.values()), terms, metrics)
+
+    def _default_names(self, returned: Mapping[str, object]) -> list[str]:
+        with_gradient = [name for name, scalar in _scalars(returned).items() if scalar.requires_grad]
+        if "loss" in returned:
+            return self._loss_alone(with_gradient)
+        for name, entry in returned.items():
+            _scalar(entry, f"a dict whose {name!r} is ")
+        if not with_gradient:
+            raise ValueError(f"a term of the loss must carry a gradient; got {', '.join(map(repr, returned))} without")
+        left_out = [name for name in returned if name not in with_gradient]
+        if left_out and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"{', '.join(map(repr, left_out))} of the loss's dict carries no gradient, so it is not added to the "
+                f"loss; it is in the step's metrics. {NAME_THEM.format(names=tuple(with_gradient))}",
+                stacklevel=5,  # the line that calls the step
+            )
+        return with_gradient
+
+    def _loss_alone(self, with_gradient: list[str]) -> list[str]:
+        others = [name for name in with_gradient if name != "loss"]
+        if others:
+            raise ValueError(
+                f"the dict has 'loss' and {', '.join(map(repr, others))}, and all carry a gradient: they may be parts "
+                f"of 'loss', or to be added to it. {NAME_THEM.format(names='loss')}, or losses={('loss', *others)!r}"
+            )
+        return ["loss"]
+
+
+def _scalars(returned: Mapping[str, object]) -> dict[str, Tensor]:
+    return {name: entry for name, entry in returned.items() if isinstance(entry, Tensor) and entry.ndim == 0}
 
 
 def _scalar(value: object, where: str = "") -> Tensor:
     if isinstance(value, Tensor) and value.ndim == 0:
         return value
-    got = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
     raise TypeError(
-        f"the loss must be a scalar tensor or a dict of scalar tensors; got {where}{got}. "
-        "Reduce it, such as with .mean(); pass a loss_fn if the model returns predictions; call model.train() if "
+        f"the loss must be a scalar tensor or a dict of scalar tensors; got {where}{described(value)}. "
+        "Reduce it, such as with .mean(); pass a loss_fn if the model returns predictions, or losses= with the names "
+        "of the terms if it returns both; call model.train() if "
         "the model returns losses in training mode only, as torchvision's detection models do"
     )

@@ -1,15 +1,19 @@
-"""``NonfiniteMonitor``: finds losses that are inf or NaN, on the device, so that the host need not wait for them."""
+"""``NonfiniteMonitor``: finds losses and gradients that are inf or NaN on the device; the host need not wait."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["REACTIONS", "LossRecord", "NonfiniteMonitor", "describe"]
+from fastload.training.ranks import Ranks, local_part
+from fastload.training.tensors import real_view
+
+__all__ = ["REACTIONS", "LossRecord", "NonfiniteFlags", "NonfiniteMonitor", "describe"]
 
 REACTIONS = ("raise", "skip", "ignore")
 
@@ -30,6 +34,31 @@ class LossRecord:
         terms = " + ".join(f"{name} {float(term):g}" for name, term in self.terms.items())
         place = "" if self.place is None else f", {self.place} of its epoch"
         return f"batch {self.number}{place}: loss {float(self.loss):g}" + (f" = {terms}" if terms else "")
+
+
+class NonfiniteFlags:
+    """Whether an update's window is unfit, and why: flags on the device, float32 scalars of 1 or 0.
+
+    >>> flags = NonfiniteFlags(torch.tensor(0.0), [torch.tensor([torch.nan])], None, Ranks([], torch.device("cpu")))
+    >>> flags.veto, flags.read(flags.vector.tolist())
+    (tensor(1.), {'gradients'})
+
+    ``loss`` and ``items`` are flags, the latter None if the batches have none. ``gradients`` are checked here; with
+    several ranks, a flag that is 1 on one of them becomes 1 on all. ``vector`` holds ``veto``, which is 1 if the window
+    is unfit for any reason, and the flags that were given.
+    """
+
+    def __init__(self, loss: Tensor, gradients: Iterable[Tensor], items: Tensor | None, ranks: Ranks) -> None:
+        self.vector = torch.stack([loss, loss] if items is None else [torch.maximum(loss, items), loss, items])
+        self.veto = self.vector[0]
+        _flag_gradients(gradients, self.veto)
+        ranks.any(self.vector)
+
+    def read(self, values: Sequence[float]) -> set[str]:
+        """Return what makes the window unfit: ``"loss"``, ``"items"``, ``"gradients"``; ``values`` are the vector's."""
+        veto, *flags = values
+        given = {cause for cause, flag in zip(("loss", "items"), flags, strict=False) if flag > 0}
+        return given or ({"gradients"} if veto > 0 else set())
 
 
 class NonfiniteMonitor:
@@ -75,9 +104,42 @@ class NonfiniteMonitor:
             self.add(LossRecord(each["loss"].to(device), terms, each["number"], each["place"]))
 
 
-def describe(records: Sequence[LossRecord], update: int, *, skipped: bool) -> str:
-    """Return the error text for a window in which a loss, on this rank or another, was not finite."""
-    bad = [record for record in records if not torch.isfinite(record.loss)]
-    where = "; ".join(map(str, bad)) if bad else "on another rank, and finite on this one"
+@torch.no_grad()
+def _flag_gradients(gradients: Iterable[Tensor], flag: Tensor) -> None:
+    """Set ``flag`` to 1 if an element of the gradients is inf or NaN; of sharded ones this rank's part is checked."""
+    groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
+    for gradient in gradients:
+        values = gradient if type(gradient) is Tensor else local_part(gradient)
+        values = real_view(values._values() if values.is_sparse else values)  # noqa: SLF001
+        groups[values.device, values.dtype].append(values)
+    for (device, _), group in groups.items():
+        # GradScaler's check, with a scale of 1: one launch for many tensors. It writes back what it reads, yet it is
+        # exact, and takes less of the host's time than norms, which are a tensor each.
+        found = flag if device == flag.device else torch.zeros((), device=device)
+        torch._amp_foreach_non_finite_check_and_unscale_(group, found, torch.ones((), device=device))
+        if found is not flag:
+            flag.copy_(torch.maximum(flag, found.to(flag.device, non_blocking=True)))
+
+
+def describe(causes: Collection[str], records: Sequence[LossRecord], update: int, *, skipped: bool) -> str:
+    """Return the error text for a window that is unfit, on this rank or another, for these ``causes``."""
     weights = "the weights are as before it" if skipped else "the weights have taken it: go back to those saved before"
-    return f"the loss of update {update} is not finite: {where}. The update is not counted; {weights}"
+    return f"{_fault(causes, records, update)}. The update is not counted; {weights}"
+
+
+def _fault(causes: Collection[str], records: Sequence[LossRecord], update: int) -> str:
+    if "loss" in causes:
+        bad = [record for record in records if not torch.isfinite(record.loss)]
+        where = "; ".join(map(str, bad)) if bad else "on another rank, and finite on this one"
+        return f"the loss of update {update} is not finite: {where}"
+    if "items" in causes:
+        return f"the items of update {update} must add up to more than 0; got no item in {_batches(records)}"
+    return (
+        f"the gradients of update {update} are not finite, though its losses are: {_batches(records)}. "
+        "torch.autograd.set_detect_anomaly(True) shows the operation that they come from"
+    )
+
+
+def _batches(records: Sequence[LossRecord]) -> str:
+    first, last = records[0].number, records[-1].number
+    return f"batch {first}" if first == last else f"batches {first} to {last}"

@@ -55,19 +55,34 @@ class Ranks:
                     stack.enter_context(replica.no_sync())
             yield
 
-    def sum(self, number: Tensor | int) -> Tensor | int:
+    def refuse_join(self) -> None:
+        """Raise RuntimeError inside ``torch.distributed.algorithms.Join``.
+
+        There ranks that have no batches left answer each reduction of ``DistributedDataParallel``, and no other.
+        """
+        if any(replica._join_config.enable for replica in self.replicated):  # noqa: SLF001  (no public way to ask)
+            raise RuntimeError(
+                "inside Join a step cannot agree with ranks that have no batches left. Leave Join out and give all "
+                "ranks equally many batches, as DistributedSampler does; or make the step with accumulate=1 and "
+                "on_nonfinite='ignore', and call it without items="
+            )
+
+    def sum(self, number: Tensor | float) -> Tensor | float:
         """Return the sum of all ranks' numbers; with several ranks, as a tensor on the device."""
         if self.count == 1:
             return number
-        total = number.clone() if isinstance(number, Tensor) else torch.full((), number, device=self._device)
+        if isinstance(number, Tensor):
+            total = number.to(self._device, non_blocking=True, copy=True)
+        else:
+            total = torch.full((), number, device=self._device)
         distributed.all_reduce(total, group=self._group)
         return total
 
-    def any(self, flag: Tensor) -> Tensor:
-        """Set ``flag`` to 1 on all ranks if it is 1 on one of them, and return it."""
+    def any(self, flags: Tensor) -> Tensor:
+        """Set each of ``flags`` to 1 on all ranks if it is 1 on one of them, and return them."""
         if self.count > 1:
-            distributed.all_reduce(flag, distributed.ReduceOp.MAX, group=self._group)
-        return flag
+            distributed.all_reduce(flags, distributed.ReduceOp.MAX, group=self._group)
+        return flags
 
     @torch.no_grad()
     def average_gradients(self) -> None:

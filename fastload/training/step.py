@@ -3,7 +3,7 @@
 1. A call trains on one batch: forward and loss under autocast, then the backward pass of the scaled loss.
 2. The last batch of an ``AccumulationWindow`` is followed by the update. Gradients are unscaled and clipped, and each
    optimizer steps through its ``GatedOptimizer``, which can skip the update on the device: by the scaler's flag, or by
-   that of the ``NonfiniteMonitor``.
+   ``NonfiniteFlags``.
 3. Before the next update the host reads the ``UpdateResult``. If the update was applied, it steps schedulers, ``EMA``
    and counter. By then the device has the next window's work in its queue, so it is not idle if the host waits.
 """
@@ -14,7 +14,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -23,17 +23,18 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from fastload.structure.tree import tensors
+from fastload.structure.tree import map_movable, tensors
 from fastload.training import checks
 from fastload.training.accumulation import AccumulationWindow
 from fastload.training.cuda_graphs import Graphs
 from fastload.training.ema import EMA
 from fastload.training.gated_optimizer import GatedOptimizer
-from fastload.training.losses import total
+from fastload.training.losses import Losses, LossTerms
 from fastload.training.memory import StageCallback, StageMemory, on_host, profile_memory, restored
-from fastload.training.nonfinite import LossRecord, NonfiniteMonitor, describe
+from fastload.training.nonfinite import LossRecord, NonfiniteFlags, NonfiniteMonitor, describe
 from fastload.training.precision import autocast, carry_autocast_to_replicas, grad_scaler, resolve_precision
 from fastload.training.ranks import Ranks, scale_gradients, whole_tensor
+from fastload.training.saved_state import check_state
 from fastload.training.update_result import UpdateResult
 
 __all__ = ["StepOutput", "TrainStep"]
@@ -46,10 +47,11 @@ class StepOutput:
     >>> StepOutput(loss=torch.tensor(0.5), losses={}, stepped=True, grad_norm=None).loss.item()
     0.5
 
-    ``loss`` is a scalar, not divided by ``accumulate``; ``losses`` holds its terms if it came as a dict. ``stepped``
-    says whether this batch ended an accumulation window. ``grad_norm`` is the scalar norm of the gradients before
-    clipping, None inside a window and without ``max_norm``. ``skipped`` is a scalar, 1 if all optimizers skipped the
-    window's update, else 0; None inside a window, and if updates are never skipped.
+    ``loss`` is a scalar, not divided by ``accumulate``. If it came as a dict, ``losses`` holds the terms that were
+    summed, and ``metrics`` the other scalars. ``stepped`` says whether this batch ended an accumulation window.
+    ``grad_norm`` is the scalar norm of the gradients before clipping, None inside a window and without ``max_norm``.
+    ``skipped`` is a scalar, 1 if all optimizers skipped the window's update, else 0; None inside a window, and if
+    updates are never skipped. ``output`` is what the model returned, with ``keep_output=True``; else None.
     """
 
     loss: Tensor
@@ -57,6 +59,8 @@ class StepOutput:
     stepped: bool
     grad_norm: Tensor | None
     skipped: Tensor | None = None
+    metrics: dict[str, Tensor] = field(default_factory=dict)
+    output: Any = None
 
 
 class TrainStep:
@@ -82,8 +86,10 @@ class TrainStep:
             wait for the device.
         loss_fn: ``step(inputs, targets)`` trains on ``loss_fn(model(inputs), targets)``; without it
             ``step(*batch)`` trains on ``model(*batch)``; with several models it trains on
-            ``loss_fn(*models, *batch)``. The loss is a scalar tensor, or a dict of scalars to be summed, as
-            torchvision's detection models return.
+            ``loss_fn(*models, *batch)``. The loss is a scalar tensor, or a dict.
+        losses: the name, or names, of the terms to be summed if the loss is a dict. Without it, that is the entry
+            ``"loss"`` (Hugging Face's models); if there is none, all entries that carry a gradient (torchvision's
+            detection models). Where this is in doubt, it raises or warns.
         precision: ``"fp32"``, ``"bf16"``, ``"fp16"``, or ``"auto"``: bf16 where the accelerator computes it
             natively, fp16 on other accelerators, fp32 on the CPU. fp16 on the CPU warns and trains in fp32.
         accumulate: batches an update, at least 1; their gradients are averaged.
@@ -92,15 +98,22 @@ class TrainStep:
         clip_value: the magnitude to which each gradient's elements are clipped, above 0, instead of ``max_norm``.
         scheduler: stepped after each update that was not skipped, not each epoch; or several, in a list.
         ema: the decay of the weights' moving average, above 0 and below 1; evaluate it in ``step.ema.applied()``.
-        on_nonfinite: when a loss is inf or NaN, ``"raise"``, ``"skip"`` the update with a warning, or ``"ignore"`` it.
+        on_nonfinite: when a loss or a gradient is inf or NaN, or a window has no items, ``"raise"``, ``"skip"`` the
+            update with a warning, or ``"ignore"`` it. In fp16 the scaler skips updates whose gradients overflow.
+        keep_output: hand back the model's output in ``out.output``, detached; with several models, what ``loss_fn``
+            returned. It holds the output's memory as long as you hold ``out``.
         scaler: a ``torch.amp.GradScaler`` with other settings than the default; needs ``precision="fp16"``.
 
     Raises:
         ValueError: an argument is out of its range, or does not belong to the others.
         TypeError: an argument is of the wrong type, or, from a step, the loss is not a scalar.
-        FloatingPointError: a loss was not finite; raised by the step that ends the next window, or by ``flush``.
+        FloatingPointError: a loss or gradient was not finite; raised by the step that ends the next window, or by
+            ``flush``.
 
-    A batch whose forward or loss raises is left out of its window; training can go on with the next.
+    After a step that raises, training can go on with the next batch. If forward or loss raised, the batch is left out
+    of its window. If the backward pass raised, its gradients are incomplete: the window is dropped, and the next batch
+    begins a new one. So is the window whose update raised, ``FloatingPointError`` included; if an optimizer itself
+    raised, it may have changed some weights: go back to those saved before.
     """
 
     def __init__(
@@ -117,6 +130,8 @@ class TrainStep:
         ema: float | None = None,
         on_nonfinite: str = "raise",
         scaler: torch.amp.GradScaler | None = None,
+        losses: str | Sequence[str] | None = None,
+        keep_output: bool = False,
     ) -> None:
         self._models: list[nn.Module] = _listed(model)
         self._optimizers: list[Optimizer] = _listed(optimizer)
@@ -128,6 +143,8 @@ class TrainStep:
         checks.check_schedulers(self._schedulers, self._optimizers)
         checks.check_on_nonfinite(on_nonfinite)
         checks.check_scaler(scaler, precision)
+        checks.check_losses(losses)
+        checks.check_keep_output(keep_output)
         self._device = device = next(self._models[0].parameters()).device
         self.model = model
         self.optimizer = optimizer
@@ -138,11 +155,14 @@ class TrainStep:
         self.max_norm = max_norm
         self.clip_value = clip_value
         self.on_nonfinite = on_nonfinite
+        self.losses = losses
+        self.keep_output = keep_output
         self.scaler = scaler or grad_scaler(self.precision, device)
         self._autocast = autocast(self.precision, device)
         carry_autocast_to_replicas(self._models, device)
         self._ranks = Ranks(self._models, device)
         self._graphs = Graphs([*self._models, *([loss_fn] if isinstance(loss_fn, nn.Module) else [])], device)
+        self._loss_terms = LossTerms(losses)
         self._window = AccumulationWindow(accumulate)
         self._monitor = NonfiniteMonitor()
         undo = self.scaler.is_enabled() or on_nonfinite == "skip"
@@ -155,39 +175,39 @@ class TrainStep:
         self._left: int | None = None  # batches left in the epoch, the next one included
         self._resumed_at = 0
         self._on_stage: StageCallback | None = None
+        self._needs_agreement = accumulate > 1 or on_nonfinite != "ignore"  # of ranks, beside their gradients
         _resolve_before_state_dict(self)
 
-    def __call__(self, *batch: Any, items: Tensor | int | None = None) -> StepOutput:
+    def __call__(self, *batch: Any, items: Tensor | float | None = None) -> StepOutput:
         """Train on one batch: ``step(inputs, targets)``, or ``step(*batch)`` without a ``loss_fn``.
 
         ``items``, a number or a scalar tensor, weighs the batch by what it holds, such as its labels that are not
-        padding: the update's gradient is then that of the mean over all items of the window, of all ranks.
+        padding: the update's gradient is then that of the mean over all items of the window, of all ranks. If that
+        window has none, ``on_nonfinite`` says what happens.
         """
+        checks.check_items(items)
         if self._ema is not None:
             self._ema.refuse_if_applied()
-        self._window.begin_batch(self._left)
+        if self._needs_agreement or items is not None:
+            self._ranks.refuse_join()
+        self._window.begin_batch(self._left, items)
         stepped = self._window.is_last
         with self._ranks.gradient_sync(enabled=stepped):
             with self._autocast:
-                loss, losses = total(self._forward(batch))
+                losses, output = self._forward(batch)
             if self._on_stage is not None:
                 self._on_stage("loss")
-            torch.autograd.backward(self.scaler.scale(self._window.weighted(loss, items)))
-        self._window.end_batch(items)
-        loss, terms = loss.detach(), {name: term.detach() for name, term in losses.items()}
-        if self._graphs.replayed:
-            loss, terms = loss.clone(), {name: term.clone() for name, term in terms.items()}
-            if not stepped:
-                self._graphs.copy_gradients(self._parameters())
-        self._batches += 1
-        if self.on_nonfinite != "ignore":
-            self._monitor.add(LossRecord(loss, terms, self._batches, self._place))
+            try:
+                torch.autograd.backward(self.scaler.scale(self._window.weighted(losses.total, items)))
+                losses, output = self._lasting(losses, output, stepped=stepped)
+                self._count_batch(losses, items)
+            except BaseException:  # its gradients are incomplete, or counted in part
+                self._begin_window()
+                raise
         if self._on_stage is not None:
             self._on_stage("backward")
-        if not stepped:
-            return StepOutput(loss, terms, stepped, None)
-        grad_norm, skipped = self._update()
-        return StepOutput(loss, terms, stepped, grad_norm, skipped)
+        grad_norm, skipped = self._update() if stepped else (None, None)
+        return StepOutput(losses.total, losses.terms, stepped, grad_norm, skipped, losses.metrics, output)
 
     def epoch(self, loader: Iterable[Any]) -> Iterator[Any]:
         """Yield the loader's batches; the last of them ends the last window, however short it is.
@@ -219,6 +239,7 @@ class TrainStep:
         """
         if self._window.batches > 0:
             if self._ranks.count > 1:
+                self._ranks.refuse_join()
                 self._ranks.average_gradients()
             self._update()
         self._resolve_update()
@@ -243,10 +264,10 @@ class TrainStep:
         >>> def with_penalty(output, target):
         ...     loss = nn.functional.cross_entropy(output, target)
         ...     squares = [gradient.square().sum() for gradient in step.grad(loss, list(model.parameters()))]
-        ...     return {"loss": loss, "penalty": 0.1 * sum(squares)}
+        ...     return {"class": loss, "penalty": 0.1 * sum(squares)}
         >>> step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), with_penalty)
         >>> sorted(step(torch.randn(8, 4), torch.randint(0, 2, (8,))).losses)
-        ['loss', 'penalty']
+        ['class', 'penalty']
 
         In fp16 the loss is scaled for the backward pass, and the gradients are unscaled, on the device.
         """
@@ -339,35 +360,59 @@ class TrainStep:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from ``state``; load the states of model and optimizer first.
 
-        Raises ValueError if only one of the two, the state or this step, has a scaler, an EMA or schedulers.
+        Raises TypeError or ValueError, and changes nothing, if an entry is missing or has a value that no step saves,
+        or if only one of the two, the state or this step, has a scaler, an EMA or schedulers.
         """
+        parameters = self._parameters()
+        check_state(state, self.scaler, self._ema, len(self._schedulers), parameters)
         self._result = None  # of an update that the loaded states replace
-        _check_state(state, self)
         self._batches, self._windows, self._updates = state["batches"], state["windows"], state["updates"]
         self._resumed_at, self._nonfinite_error = state["place"], state["complaint"]
         self.scaler.load_state_dict(state["scaler"])
+        self.scaler.scale(torch.zeros((), device=self._device))  # it unscales only after it has scaled something
         for scheduler, saved in zip(self._schedulers, state["schedulers"], strict=True):
             scheduler.load_state_dict(saved)
         if self._ema is not None:
             self._ema.load_state_dict(state["ema"])
         self._window.load_state_dict(state["window"], self._device)
         self._monitor.load_state_dict(state["watch"], self._device)
-        parameters = self._parameters()
         for parameter, gradient in zip(parameters, state["gradients"] or [None] * len(parameters), strict=True):
             parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
 
-    def _forward(self, batch: tuple[Any, ...]) -> object:
-        if len(self._models) > 1 and self.loss_fn is not None:
-            return self.loss_fn(*self._models, *batch)
-        if self.loss_fn is None:
-            return self._models[0](*batch)
+    def _forward(self, batch: tuple[Any, ...]) -> tuple[Losses, object]:
+        """Return the losses, and with ``keep_output`` the model's output, else None."""
+        if self.loss_fn is None or len(self._models) > 1:
+            returned = self._models[0](*batch) if self.loss_fn is None else self.loss_fn(*self._models, *batch)
+            return self._loss_terms(returned), returned if self.keep_output else None
         match batch:
             case inputs, targets:
-                return self.loss_fn(self._models[0](inputs), targets)
+                output = self._models[0](inputs)
+                return self._loss_terms(self.loss_fn(output, targets)), output if self.keep_output else None
         raise TypeError(
             f"with a loss_fn a step takes two arguments, inputs and targets; got {len(batch)}. "
             "Unpack the batch, step(*batch), or leave loss_fn out and let the model return its loss"
         )
+
+    def _lasting(self, losses: Losses, output: object, *, stepped: bool) -> tuple[Losses, object]:
+        """Return losses and output without their graph, and gradients, too, where no replay writes over them."""
+        replayed = self._graphs.replayed
+
+        def lasting(value: Any) -> Any:
+            if not hasattr(value, "detach"):
+                return value
+            return value.detach().clone() if replayed else value.detach()
+
+        if replayed and not stepped:
+            self._graphs.copy_gradients(self._parameters())
+        terms, metrics = ({name: lasting(each) for name, each in of.items()} for of in (losses.terms, losses.metrics))
+        kept = None if output is None else map_movable(lambda value, _: lasting(value), output)
+        return Losses(lasting(losses.total), terms, metrics), kept
+
+    def _count_batch(self, losses: Losses, items: Tensor | float | None) -> None:
+        self._window.end_batch(items)
+        self._batches += 1
+        if self.on_nonfinite != "ignore":
+            self._monitor.add(LossRecord(losses.total, losses.terms, self._batches, self._place))
 
     def _update(self) -> tuple[Tensor | None, Tensor | None]:
         """End the window; return the norm of its gradients, and whether the update was skipped."""
@@ -375,21 +420,10 @@ class TrainStep:
             # The host waits for the last update while the device has this window's work in its queue: it is not idle.
             self._resolve_update()
             self._report_nonfinite()
-            if (factor := self._window.gradient_factor(self._ranks)) is not None:
-                scale_gradients(self._gradients(), factor)
-            nonfinite = None if self.on_nonfinite == "ignore" else self._ranks.any(self._monitor.flag())
-            grad_norm = self._clip()
-            for gated in self._gated:
-                gated.update(self.scaler, nonfinite)
-            self.scaler.update()
-            self._result = UpdateResult(self._gated, nonfinite, self._monitor.records)
+            grad_norm, self._result = self._step_optimizers()
             self._windows += 1
         finally:  # an update that fails, such as out of memory, ends its window too
-            for optimizer in self._optimizers:
-                optimizer.zero_grad(set_to_none=True)
-            self._window.reset()
-            self._graphs.drop_gradients()
-            self._monitor.reset()
+            self._begin_window()
         skipped = self._result.skipped
         if self._result.known:
             self._resolve_update()
@@ -397,39 +431,86 @@ class TrainStep:
             self._ema.hold_buffers()
         return grad_norm, skipped
 
-    def _clip(self) -> Tensor | None:
-        """Clip each optimizer's gradients by their own norm: an inf in one's would make the other's NaN."""
-        if self.max_norm is None and self.clip_value is None:
-            return None
-        for gated in self._gated:
-            gated.unscale(self.scaler)
+    def _step_optimizers(self) -> tuple[Tensor | None, UpdateResult]:
+        """Step all optimizers; return the norm of their gradients, and the update's result."""
+        try:
+            grad_norm, nonfinite = self._finish_gradients()
+            for gated in self._gated:
+                gated.update(self.scaler, None if nonfinite is None else nonfinite.veto)
+            self.scaler.update()
+            return grad_norm, UpdateResult(self._gated, nonfinite, self._monitor.records)
+        except BaseException:
+            for gated in self._gated:
+                gated.forget_failure()
+            if self.scaler.is_enabled():
+                self.scaler.update(self.scaler.get_scale())  # forgets whose gradients it has unscaled
+            raise
+
+    def _finish_gradients(self) -> tuple[Tensor | None, NonfiniteFlags | None]:
+        """Average, unscale, check and clip the window's gradients; return their norm, and what makes them unfit."""
+        items = None if self._window.items is None else self._ranks.sum(self._window.items)
+        if (factor := self._window.gradient_factor(items, self._ranks.count)) is not None:
+            scale_gradients(self._gradients(), factor)
+        if self.max_norm is not None or self.clip_value is not None:
+            for gated in self._gated:
+                gated.unscale(self.scaler)
+        grad_norm = self._clip_norm()
+        nonfinite = self._nonfinite_flags(grad_norm, items)
         if self.clip_value is not None:
             nn.utils.clip_grad_value_(self._parameters(), self.clip_value)
+        return grad_norm, nonfinite
+
+    def _nonfinite_flags(self, grad_norm: Tensor | None, items: Tensor | float | None) -> NonfiniteFlags | None:
+        if self.on_nonfinite == "ignore":
             return None
-        assert self.max_norm is not None
+        loss, has_none = self._monitor.flag(), None
+        if items is not None:
+            has_none = ~(items > 0) if isinstance(items, Tensor) else torch.full_like(loss, not items > 0)
+            has_none = has_none.to(loss, non_blocking=True)
+        # A scaler has a flag of its own. Elsewhere a norm that is at hand tells of all gradients.
+        own = self._gradients() if grad_norm is None else [grad_norm]
+        checked = [] if self.scaler.is_enabled() else own
+        return NonfiniteFlags(loss, checked, has_none, self._ranks)
+
+    def _begin_window(self) -> None:
+        """Drop what there is of the window."""
+        for optimizer in self._optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        self._window.reset()
+        self._graphs.drop_gradients()
+        self._monitor.reset()
+
+    def _clip_norm(self) -> Tensor | None:
+        """Clip each optimizer's gradients by their own norm: an inf in one's would make the other's NaN."""
+        if self.max_norm is None:
+            return None
         norms = [nn.utils.clip_grad_norm_(_parameters(each), self.max_norm) for each in self._optimizers]
         norms = [whole_tensor(norm) for norm in norms]
         return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
 
     def _resolve_update(self) -> None:
-        """Read the last update's result. If the update was applied, step schedulers, EMA and counter."""
-        result, self._result = self._result, None
+        """Read the last update's result. If the update was applied, step EMA, counter and schedulers."""
+        result = self._result
         if result is None:
             return
-        skipped, is_nonfinite = result.read()
+        if self._ema is not None:
+            self._ema.refuse_if_applied()
+        skipped, causes = result.read()
+        self._result = None  # whatever raises before is asked again
         for gated, is_skipped in zip(self._gated, skipped, strict=True):
             gated.resolve(skipped=is_skipped)
-            for scheduler in self._schedulers:
-                if scheduler.optimizer is gated.optimizer and not is_skipped:
-                    scheduler.step()
         if not all(skipped):
             self._updates += 1
             if self._ema is not None:
                 self._ema.update()
-        if is_nonfinite:
+        if causes:
             self._nonfinite_error = describe(
-                result.losses, self._windows, skipped=all(gated.obeys_veto for gated in self._gated)
+                causes, result.losses, self._windows, skipped=all(gated.obeys_veto for gated in self._gated)
             )
+        for gated, is_skipped in zip(self._gated, skipped, strict=True):
+            for scheduler in self._schedulers:
+                if scheduler.optimizer is gated.optimizer and not is_skipped:
+                    scheduler.step()
 
     def _report_nonfinite(self) -> None:
         error, self._nonfinite_error = self._nonfinite_error, None
@@ -469,16 +550,3 @@ def _resolve_before_state_dict(step: TrainStep) -> None:
 
     for optimizer in step._optimizers:  # noqa: SLF001
         weakref.finalize(step, optimizer.register_state_dict_pre_hook(resolve).remove)
-
-
-def _check_state(state: Mapping[str, Any], step: TrainStep) -> None:
-    for what, was, now in (
-        ("an enabled scaler", state["scaler"], step.scaler.is_enabled()),
-        ("an EMA", state["ema"], step.ema),
-        ("a scheduler", state["schedulers"], step.scheduler),
-    ):
-        if bool(was) is not bool(now):
-            saved, made = ("with", "without") if was else ("without", "with")
-            raise ValueError(
-                f"the state was saved {saved} {what}, but this step was made {made}. Make it as the saved one was"
-            )

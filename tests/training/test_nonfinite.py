@@ -97,6 +97,131 @@ def test_ignored_losses_go_into_the_weights_without_a_word():
     assert not any(weight.isfinite().all() for weight in model.parameters())
 
 
+def with_nan_gradient(output, targets):
+    """A finite loss, whose gradients are NaN if ``sick``: those of the root of 0 are inf, and inf times 0 is NaN."""
+    labels, sick = targets
+    loss = nn.functional.cross_entropy(output, labels)
+    return loss + (output * 0).abs().sum().sqrt() if sick else loss
+
+
+CLIPPING = [{}, {"max_norm": 0.5}, {"clip_value": 0.1}]
+
+
+@pytest.mark.usefixtures("late")
+@pytest.mark.parametrize("clipping", CLIPPING, ids=str)
+@pytest.mark.parametrize("fused", [False, True])
+def test_windows_whose_gradients_are_nan_are_skipped_as_if_they_had_not_been(fused, clipping):
+    model = nn.Linear(8, 5)
+    reference = copy.deepcopy(model)
+    batches = [(torch.randn(4, 8), (torch.randint(0, 5, (4,)), place == 2)) for place in range(6)]
+    for net, chosen in ((model, batches), (reference, batches[:2] + batches[4:])):
+        optimizer = adamw(net, fused=fused)
+        step = TrainStep(net, optimizer, with_nan_gradient, accumulate=2, on_nonfinite="skip", **clipping)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for batch in step.epoch(chosen):
+                assert step(*batch).loss.isfinite()
+        told = ["the gradients of update 2 are not finite, though its losses are: batches 3 to 4."] * (net is model)
+        assert [str(warning.message)[:80] for warning in caught] == [text[:80] for text in told]
+        assert step.updates == 2
+    assert_same_weights(model, reference)
+
+
+@pytest.mark.parametrize("clipping", CLIPPING, ids=str)
+def test_gradients_that_are_nan_raise(clipping):
+    model = nn.Linear(8, 5)
+    before = copy.deepcopy(model)
+    step = TrainStep(model, adamw(model, fused=True), with_nan_gradient, ema=0.5, **clipping)
+    step(torch.randn(4, 8), (torch.randint(0, 5, (4,)), True))
+    with pytest.raises(
+        FloatingPointError, match=r"gradients of update 1 .* batch 1\. torch.autograd.set_detect_anomaly"
+    ):
+        step.flush()
+    assert_same_weights(model, before)
+    assert step.updates == 0
+
+
+def test_gradients_that_are_sparse_or_complex_are_watched_too():
+    model = nn.Module()
+    model.rows, model.wave = nn.Parameter(torch.ones(4, 2)), nn.Parameter(torch.ones(2, dtype=torch.complex64))
+
+    def loss_fn(model, sick_rows, sick_wave):
+        rows = nn.functional.embedding(torch.tensor([1, 2]), model.rows, sparse=True).sum()
+        wave = model.wave.abs().sum()
+        return rows + wave + sum((part * 0).sqrt() for part, sick in ((rows, sick_rows), (wave, sick_wave)) if sick)
+
+    optimizers = [torch.optim.SparseAdam([model.rows]), torch.optim.SGD([model.wave], lr=0.1)]
+    step = TrainStep([model, model], optimizers, lambda model, _, *sick: loss_fn(model, *sick), on_nonfinite="skip")
+    assert step(False, False).skipped == 0
+    with pytest.warns(RuntimeWarning, match="gradients of update 2"):
+        assert step(True, False).skipped == 1
+        step.flush()
+    with pytest.warns(RuntimeWarning, match="gradients of update 3"):
+        assert step(False, True).skipped == 1
+        step.flush()
+
+
+def mean_or_zero(output, labels):
+    """The mean over the labels that are not padding, 0 if there is none."""
+    losses = nn.functional.cross_entropy(output, labels, ignore_index=-1, reduction="sum")
+    return losses / (labels >= 0).sum().clamp(min=1)
+
+
+@pytest.mark.parametrize("as_tensor", [False, True])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_window_without_items_is_skipped_and_one_with_some_is_not(scaled, as_tensor):
+    model = nn.Linear(8, 5)
+    reference = copy.deepcopy(model)
+    labels = [torch.full((4,), -1), torch.full((4,), -1), torch.tensor([1, -1, 2, -1]), torch.full((4,), -1)]
+    batches = [(torch.randn(4, 8), each) for each in labels]
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    settings = {"accumulate": 2, "on_nonfinite": "skip"}
+    if scaled:
+        step = scaled_step(model, sgd(model), scaler, mean_or_zero, **settings)
+    else:
+        step = TrainStep(model, sgd(model), mean_or_zero, **settings)
+    with pytest.warns(
+        RuntimeWarning, match="items of update 1 must add up to more than 0; got no item in batches 1 to 2"
+    ):
+        for inputs, each in batches:
+            items = (each >= 0).sum()
+            step(inputs, each, items=items if as_tensor else int(items))
+    mean_or_zero(reference(batches[2][0]), labels[2]).backward()
+    sgd(reference).step()
+    torch.testing.assert_close(model.state_dict(), reference.state_dict())
+    assert step.updates == 1
+    assert not scaled or scaler.get_scale() == 2.0**10
+
+
+@pytest.mark.parametrize(
+    ("items", "error", "message"),
+    [
+        (-1, ValueError, "at least 0; got -1"),
+        (torch.nan, ValueError, "at least 0; got nan"),
+        ("4", TypeError, "scalar tensor, or None; got a str"),
+        (torch.ones(2), TypeError, r"got a tensor of shape \(2,\)"),
+    ],
+)
+def test_items_that_are_no_number_are_refused(items, error, message):
+    model = nn.Linear(8, 5)
+    with pytest.raises(error, match=message):
+        TrainStep(model, sgd(model), mean_or_zero)(torch.randn(4, 8), torch.zeros(4, dtype=torch.long), items=items)
+
+
+def test_items_that_the_user_writes_over_have_been_counted():
+    """As a loader with fixed addresses does to its batches."""
+    model = nn.Linear(8, 5)
+    reference = copy.deepcopy(model)
+    batches = [(torch.randn(size, 8), torch.randint(0, 5, (size,))) for size in (6, 2)]
+    step, items = TrainStep(model, sgd(model), nn.CrossEntropyLoss(), accumulate=2), torch.tensor(0)
+    for inputs, labels in batches:
+        step(inputs, labels, items=items.fill_(len(labels)))
+    inputs, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    nn.functional.cross_entropy(reference(inputs), labels).backward()
+    sgd(reference).step()
+    torch.testing.assert_close(model.state_dict(), reference.state_dict())
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("on_nonfinite", ["raise", "skip"])
