@@ -13,7 +13,7 @@ from fastload.kernels.triton import resample_generic, resample_planar
 from fastload.kernels.triton.device import overlap_options
 from fastload.kernels.triton.epilogue import epilogue_arguments
 from fastload.kernels.triton.store import storing
-from fastload.kernels.triton.table import channel_layout, padded, table_of
+from fastload.kernels.triton.table import Table
 from fastload.structure.ragged import Ragged
 
 __all__ = ["resample"]
@@ -33,23 +33,24 @@ def resample(
     """See :func:`fastload.kernels.resample`."""
     check_resample(images, windows, interpolation, epilogue)
     outs = allocate(images, size, epilogue)
+    table = Table(images, outs, windows)
     constants: dict[str, Any] = {
         "C": images.channels,
         "FILTER": interpolation,
-        "PADDED": padded(images, outs, windows),
-        **storing(outs),
+        "PADDED": table.is_padded,
+        **storing(table, outs),
         **overlap_options(images.device),
     }
-    if images.dtype is torch.uint8 and channel_layout(images) == "planar":
+    if images.dtype is torch.uint8 and table.layout(0) == "planar":
         kernel, tile = resample_planar.resample_kernel, resample_planar.TILE
-        constants |= resample_planar.constants(images, windows, interpolation, constants)
+        constants |= resample_planar.constants(table, images.device, interpolation, constants)
     else:
         kernel, tile = resample_generic.resample_kernel, resample_generic.TILE
-        constants |= resample_generic.constants(images)
-    height, width = outs.sizes.numpy().max(0, initial=0).tolist()
+        constants |= resample_generic.constants(table, images)
+    height, width = table.largest_output
     rows, columns = triton.cdiv(height, tile[0]), triton.cdiv(width, tile[1])
-    arguments, (table,) = epilogue_arguments(epilogue, len(images), images.device, table_of(images, outs, windows))
+    arguments, (on_device,) = epilogue_arguments(epilogue, len(images), images.device, torch.from_numpy(table.rows))
     for first in range(0, len(images) if rows * columns else 0, MOST_IMAGES):
         grid = (columns, rows, min(MOST_IMAGES, len(images) - first))
-        kernel[grid](table, first, fill, **arguments, **constants)
+        kernel[grid](on_device, first, fill, **arguments, **constants)
     return as_batch(outs), arguments["statistics"]

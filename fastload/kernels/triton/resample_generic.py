@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -34,7 +33,7 @@ from fastload.kernels.triton.table import (
     PIXEL,
     ROW,
     WIDTH,
-    channel_layout,
+    Table,
     entry,
 )
 from fastload.structure.ragged import Ragged
@@ -253,22 +252,21 @@ def _dot(a, b, total):
     return tl.dot(a, b, total, input_precision="tf32" if a.dtype == tl.float16 else "tf32x3")
 
 
-def constants(images: Ragged) -> dict[str, Any]:
+def constants(table: Table, images: Ragged) -> dict[str, Any]:
     """What the kernel is compiled for, beyond what both kernels share; and how it is launched."""
-    layout = channel_layout(images)
+    layout = table.layout(0)
     return {
         "SOURCE": TYPES[images.dtype],
         "DOT": tl.float16 if images.dtype is torch.uint8 else tl.float32,
         "NVIDIA": is_nvidia(images.device),
         "LAYOUT": layout,
-        "ALIGNED": 1 if layout == "strided" else _aligned(images.table.numpy(), images.dtype.itemsize),
+        "ALIGNED": 1 if layout == "strided" else _aligned(table, layout, images.dtype.itemsize),
         **dict(zip(("TH", "TW", "BH", "BW"), TILE + BLOCK, strict=True)),
         **LAUNCH,
     }
 
 
-def _aligned(table: np.ndarray[Any, Any], itemsize: int) -> int:
+def _aligned(table: Table, layout: str, itemsize: int) -> int:
     """How many elements each row of each image begins at a multiple of: a word's worth, or 1."""
-    channel, row, pixel = table[:, CHANNEL.value :].T * itemsize
-    bits = np.bitwise_or.reduce(table[:, ADDRESS.value] | row | np.where(pixel == itemsize, channel, 0), initial=0)
-    return WORD // itemsize if bits % WORD == 0 else 1
+    steps = table.bits(0, ROW, CHANNEL) if layout == "planar" else table.bits(0, ROW)
+    return WORD // itemsize if (table.bits(0, ADDRESS) | steps * itemsize) % WORD == 0 else 1

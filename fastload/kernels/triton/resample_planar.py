@@ -24,8 +24,7 @@ from fastload.kernels.triton.epilogue import add_statistics, apply_epilogue
 from fastload.kernels.triton.filters import axis_filter, distance_scale, filter_weights, tile_of_program
 from fastload.kernels.triton.rows import HALF_BYTE, HALF_WEIGHT, MIDDLE, QUAD, SHARE, mixed_rows, side_by_side, taps_of
 from fastload.kernels.triton.store import store
-from fastload.kernels.triton.table import ADDRESS, CHANNEL, COLUMNS, HEIGHT, OUTPUT, ROW, WIDTH, entry
-from fastload.structure.ragged import Ragged
+from fastload.kernels.triton.table import ADDRESS, CHANNEL, COLUMNS, HEIGHT, OUTPUT, ROW, WIDTH, Table, entry
 
 __all__ = ["TILE", "constants", "resample_kernel"]
 
@@ -202,27 +201,19 @@ def _sums(extent, band, FILTER: tl.constexpr, DOT: tl.constexpr):
     return share, seen * share
 
 
-def constants(images: Ragged, windows: torch.Tensor, interpolation: str, shared: dict[str, Any]) -> dict[str, Any]:
+def constants(table: Table, device: torch.device, interpolation: str, shared: dict[str, Any]) -> dict[str, Any]:
     """What the kernel is compiled for, beyond what both kernels share; and how it is launched."""
-    options = {"WORDS": _in_words(images), "OFFSETS": _offsets(images), "RUN": _run(shared)}
+    options = {
+        "WORDS": table.bits(0, ADDRESS, CHANNEL, ROW) % SHARE.value == 0,
+        # Multiplying 64 bits takes several times as long as 32.
+        "OFFSETS": tl.int32 if table.longest_plane < 2**31 else tl.int64,
+        "RUN": _run(shared),
+    }
     options |= {"TH": TILE[0], "TW": TILE[1]} | LAUNCH
-    if not is_nvidia(images.device):
+    if not is_nvidia(device):
         return options | {"CONVERT": "plain"}
-    convert = "half" if _most_taps(windows, interpolation) <= HALF_TAPS else "float"
+    convert = "half" if _most_taps(table, interpolation) <= HALF_TAPS else "float"
     return options | REGISTERS | {"CONVERT": convert}
-
-
-def _in_words(images: Ragged) -> bool:
-    """Whether all rows begin at multiples of what a thread reads."""
-    begins = images.table.numpy()[:, [ADDRESS.value, CHANNEL.value, ROW.value]]
-    return not (begins % SHARE.value).any()
-
-
-def _offsets(images: Ragged) -> tl.dtype:
-    """What holds where each row begins in its plane; multiplying 64 bits takes several times as long as 32."""
-    table = images.table.numpy()
-    longest = (table[:, HEIGHT.value] * table[:, ROW.value]).max(initial=0)
-    return tl.int32 if longest < 2**31 else tl.int64
 
 
 def _run(shared: dict[str, Any]) -> int:
@@ -232,10 +223,8 @@ def _run(shared: dict[str, Any]) -> int:
     return int(max(shared["GROUP"], 2))
 
 
-def _most_taps(windows: torch.Tensor, interpolation: str) -> int:
+def _most_taps(table: Table, interpolation: str) -> int:
     """How many rows of a source at most are mixed into a row of its output."""
     if interpolation == "nearest":
         return 1
-    window = windows.numpy()
-    scale = float((window[:, 2] / window[:, 4]).max(initial=1))
-    return math.ceil(2 * scale * (2 if interpolation == "bicubic" else 1))
+    return math.ceil(2 * max(table.largest_scale, 1.0) * (2 if interpolation == "bicubic" else 1))

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
 
 from fastload.kernels.triton.device import is_nvidia
 from fastload.kernels.triton.epilogue import rounded
-from fastload.kernels.triton.table import ADDRESS, CHANNEL, OUTPUT, PIXEL, ROW
+from fastload.kernels.triton.table import ADDRESS, CHANNEL, OUTPUT, PIXEL, ROW, WIDTH, Table
 from fastload.structure.ragged import Ragged
 
 __all__ = ["GROUPS", "TYPES", "store", "store_groups", "storing"]
@@ -252,32 +251,18 @@ mov.b32 $1, 0;
 STORE_BFLOAT16, STORE_FLOAT16 = (tl.constexpr(STORE_PAIR.replace("TYPE", kind)) for kind in ("bf16x2", "f16x2"))
 
 
-def storing(outs: Ragged) -> dict[str, Any]:
+def storing(table: Table, outs: Ragged) -> dict[str, Any]:
     """The arguments of :func:`store` from ``TARGET`` on."""
-    table = outs.table.numpy()
-    planar = bool((table[:, PIXEL.value] == 1).all())
-    interleaved = _interleaved(table, outs.channels)
+    side, itemsize = OUTPUT.value, outs.dtype.itemsize
+    planar, interleaved = table.layout(side) == "planar", table.is_interleaved(side)
+    row_bits = table.bits(side, WIDTH, ROW)
+    address = table.bits(side, ADDRESS)
+    ends = (row_bits | table.bits(side, CHANNEL)) * itemsize | address | WORD
+    groups = (group for group in GROUPS[itemsize] if (row_bits | address // itemsize) % group == 0)
     return {
         "TARGET": TYPES[outs.dtype],
-        "TARGET_ALIGNED": _aligned(table, outs.dtype.itemsize) if planar else 1,
+        "TARGET_ALIGNED": (ends & -ends) // itemsize if planar else 1,
         "TARGET_PLANAR": planar,
-        "GROUP": _group(table, outs.dtype.itemsize) if interleaved else 0,
-        "PAIRS": is_nvidia(outs.device) and interleaved and outs.dtype.itemsize == 2 and outs.channels == PAIRED,
+        "GROUP": next(groups, 0) if interleaved else 0,
+        "PAIRS": is_nvidia(outs.device) and interleaved and itemsize == 2 and outs.channels == PAIRED,
     }
-
-
-def _aligned(table: np.ndarray[Any, Any], itemsize: int) -> int:
-    address, _, width, channel, row, _ = table.T
-    bits = int(np.bitwise_or.reduce(address | (width | channel | row) * itemsize, initial=WORD))
-    return (bits & -bits) // itemsize
-
-
-def _interleaved(table: np.ndarray[Any, Any], channels: int) -> bool:
-    channel, _, pixel = table[:, CHANNEL.value :].T
-    return bool(((channel == 1) & (pixel == channels) & (pixel > 1)).all())
-
-
-def _group(table: np.ndarray[Any, Any], itemsize: int) -> int:
-    address, _, width, _, row, _ = table.T
-    bits = int(np.bitwise_or.reduce(width | row | address // itemsize, initial=0))
-    return next((group for group in GROUPS[itemsize] if bits % group == 0), 0)
