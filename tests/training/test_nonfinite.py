@@ -141,6 +141,7 @@ def test_gradients_that_are_nan_raise(clipping):
     assert step.updates == 0
 
 
+@pytest.mark.usefixtures("late")
 def test_gradients_that_are_sparse_or_complex_are_watched_too():
     model = nn.Module()
     model.rows, model.wave = nn.Parameter(torch.ones(4, 2)), nn.Parameter(torch.ones(2, dtype=torch.complex64))
@@ -153,12 +154,10 @@ def test_gradients_that_are_sparse_or_complex_are_watched_too():
     optimizers = [torch.optim.SparseAdam([model.rows]), torch.optim.SGD([model.wave], lr=0.1)]
     step = TrainStep([model, model], optimizers, lambda model, _, *sick: loss_fn(model, *sick), on_nonfinite="skip")
     assert step(False, False).skipped == 0
-    with pytest.warns(RuntimeWarning, match="gradients of update 2"):
-        assert step(True, False).skipped == 1
-        step.flush()
-    with pytest.warns(RuntimeWarning, match="gradients of update 3"):
-        assert step(False, True).skipped == 1
-        step.flush()
+    for number, sick in enumerate([(True, False), (False, True)], start=2):
+        assert step(*sick).skipped == 1
+        with pytest.warns(RuntimeWarning, match=f"gradients of update {number}"):
+            step.flush()
 
 
 def mean_or_zero(output, labels):
@@ -167,6 +166,7 @@ def mean_or_zero(output, labels):
     return losses / (labels >= 0).sum().clamp(min=1)
 
 
+@pytest.mark.usefixtures("late")
 @pytest.mark.parametrize("as_tensor", [False, True])
 @pytest.mark.parametrize("scaled", [False, True])
 def test_a_window_without_items_is_skipped_and_one_with_some_is_not(scaled, as_tensor):
@@ -180,12 +180,14 @@ def test_a_window_without_items_is_skipped_and_one_with_some_is_not(scaled, as_t
         step = scaled_step(model, sgd(model), scaler, mean_or_zero, **settings)
     else:
         step = TrainStep(model, sgd(model), mean_or_zero, **settings)
-    with pytest.warns(
-        RuntimeWarning, match="items of update 1 must add up to more than 0; got no item in batches 1 to 2"
-    ):
-        for inputs, each in batches:
-            items = (each >= 0).sum()
-            step(inputs, each, items=items if as_tensor else int(items))
+    counts = [(each >= 0).sum() for each in labels]
+    weighted = [(*batch, count if as_tensor else int(count)) for batch, count in zip(batches, counts, strict=True)]
+    for *batch, items in weighted[:2]:
+        step(*batch, items=items)
+    with pytest.warns(RuntimeWarning, match=r"items of update 1 must add up .*got no item in batches 1 to 2\."):
+        step.flush()
+    for *batch, items in weighted[2:]:
+        step(*batch, items=items)
     mean_or_zero(reference(batches[2][0]), labels[2]).backward()
     sgd(reference).step()
     torch.testing.assert_close(model.state_dict(), reference.state_dict())

@@ -4,7 +4,12 @@ on two GPUs over NCCL.
 
 import pytest
 import torch
+from torch import distributed, nn
+from torch.distributed.algorithms import Join
+from torch.nn.parallel import DistributedDataParallel
 
+from fastload.training.step import TrainStep
+from tests.lives import be_born, forked
 from tests.ranks import TOLERANCE, train_alone, train_as_two_ranks
 
 on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu(2))])
@@ -44,3 +49,55 @@ def test_all_ranks_raise_at_the_same_update_and_say_whose_loss_it_was(device, tm
     assert other["told"].startswith("the loss of update 2 is not finite: on another rank, and finite on this one.")
     assert spoilt["told"].startswith("the loss of update 2 is not finite: batch 6, 5 of its epoch: loss nan.")
     assert (other["updates"], spoilt["updates"]) == (1, 1)
+
+
+def sick(output, is_sick):
+    """A finite loss, whose gradients are NaN if ``is_sick``."""
+    return output.square().mean() + ((output * 0).abs().sum().sqrt() if is_sick else 0)
+
+
+def train_unevenly(rank, home):
+    """Rank 0 has a NaN gradient in its second batch; then, under Join, the ranks have batches of different numbers."""
+    be_born()
+    distributed.init_process_group("gloo", f"file://{home / 'store'}", rank=rank, world_size=2)
+    model = DistributedDataParallel(nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    told = []
+    step = TrainStep(model, optimizer, sick)
+    try:
+        for place in range(3):
+            step(torch.ones(2, 4), place == 1 and rank == 0)
+    except FloatingPointError as error:
+        told.append(str(error))
+    with torch.no_grad():  # they have taken the NaN
+        for parameter in model.parameters():
+            parameter.fill_(1)
+    try:
+        with Join([model]):
+            step(torch.ones(2, 4), False)
+    except RuntimeError as error:
+        told.append(str(error))
+    told.append(str([parameter.grad for parameter in model.parameters()]))
+    uneven = TrainStep(model, optimizer, sick, on_nonfinite="ignore")
+    with Join([model]):
+        for _ in range(2 + 3 * rank):
+            uneven(torch.ones(2, 4), False)
+    told.append(str(model.module.weight.tolist()))
+    torch.save(told, home / f"{rank}.pt")
+    distributed.destroy_process_group()
+
+
+def test_gradients_that_are_nan_and_join_are_told_on_all_ranks(tmp_path):
+    processes = [forked.Process(target=train_unevenly, args=(rank, tmp_path)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+        process.kill()  # if it hangs
+    assert [process.exitcode for process in processes] == [0, 0]
+    for nonfinite, join, gradients, weights in (torch.load(tmp_path / f"{rank}.pt") for rank in range(2)):
+        assert nonfinite.startswith("the gradients of update 2 are not finite, though its losses are: batch 2.")
+        assert join.startswith("inside Join a step cannot agree with ranks that have no batches left.")
+        assert gradients == "[None, None]"
+        assert "nan" not in weights
+    assert weights == torch.load(tmp_path / "0.pt")[3]

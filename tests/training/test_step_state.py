@@ -1,5 +1,7 @@
 """A run that is killed and goes on from its saved state has the losses of one that was never killed, bit for bit."""
 
+import copy
+import functools
 import os
 import signal
 import warnings
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import fastload as fl
@@ -184,3 +187,84 @@ def test_a_state_of_another_kind_of_step_is_refused(made, message):
         step = TrainStep(model, sgd(model), nn.CrossEntropyLoss(), **made)
     with pytest.raises(ValueError, match=message):
         step.load_state_dict(saved)
+
+
+def saved_in_mid_window():
+    """A step of a kind that saves all there is to save, and its state."""
+    model, _, step, batches = make_run("fp16")
+    step(*batches[0], items=4)
+    return model, step, step.state_dict()
+
+
+def without(state, *path):
+    *outer, last = path
+    copied = copy.deepcopy(state)
+    inner = functools.reduce(lambda part, key: part[key], outer, copied)
+    del inner[last]
+    return copied
+
+
+def replaced(state, value, *path):
+    *outer, last = path
+    copied = copy.deepcopy(state)
+    functools.reduce(lambda part, key: part[key], outer, copied)[last] = value
+    return copied
+
+
+PARTS = [(), ("window",), ("watch",), ("watch", "seen", 0), ("scaler",)]
+
+
+def test_a_state_of_which_something_is_missing_or_forged_is_refused_and_changes_nothing():
+    _, step, state = saved_in_mid_window()
+    before = copy.deepcopy(state)
+    refused = 0
+    for path in PARTS:
+        for key in functools.reduce(lambda part, each: part[each], path, state):
+            with pytest.raises(ValueError, match=f"lacks '{key}'"):
+                step.load_state_dict(without(state, *path, key))
+            for forged in (object(), -1.5, "text", torch.zeros(7)):
+                if isinstance(forged, (float, str)) and key in {"complaint", "items", *state["scaler"]}:
+                    continue
+                with pytest.raises((TypeError, ValueError), match="the state"):
+                    step.load_state_dict(replaced(state, forged, *path, key))
+                refused += 1
+    assert refused > 50
+    assert_equal_states(step.state_dict(), before)
+    step.load_state_dict(state)
+
+
+def assert_equal_states(state, expected):
+    for one, other in zip(tree_leaves(state), tree_leaves(expected), strict=True):
+        assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "message"),
+    [
+        ({}, ValueError, "lacks 'batches', 'windows', .* and has nothing"),
+        (None, TypeError, "got a NoneType"),
+        ([], TypeError, "got a list"),
+    ],
+)
+def test_what_is_no_state_is_refused(state, error, message):
+    model = nn.Linear(4, 2)
+    with pytest.raises(error, match=f"what step.state_dict.. returned; .*{message}"):
+        TrainStep(model, sgd(model), nn.CrossEntropyLoss()).load_state_dict(state)
+
+
+def test_gradients_of_another_model_are_refused():
+    _, step, state = saved_in_mid_window()
+    with pytest.raises(ValueError, match=r"gradient 0 of the state .* shape \(8, 192\); got a tensor of shape \(3,\)"):
+        step.load_state_dict(replaced(state, torch.zeros(3), "gradients", 0))
+    with pytest.raises(ValueError, match="for each of 6 parameters; got 5"):
+        step.load_state_dict(without(state, "gradients", 0))
+
+
+def test_a_window_that_was_saved_can_be_flushed_at_once():
+    model, step, state = saved_in_mid_window()
+    _, _, other, _ = make_run("fp16")
+    other.model.load_state_dict(model.state_dict())
+    other.load_state_dict(state)
+    step.flush()
+    other.flush()
+    torch.testing.assert_close(other.model.state_dict(), model.state_dict(), rtol=0, atol=0)
