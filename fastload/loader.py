@@ -159,7 +159,7 @@ class PrefetchLoader:
         # The slots of the last pass know which batches the consumer may still hold: so memory is bounded across epochs.
         slots = self._spare.pop() if self._spare else SlotPool(self.depth, self.static)
         rank, ranks = order.share
-        key = Key(self.seed, self.epoch, place=rank, stride=ranks)
+        key = Key(self.seed, self.epoch, place=rank, stride=ranks, step=ranks)
         prepare = Preparer(self._side, self.transform, key, self.stats, samples=progress.yielded.samples)
         self.epoch += 1
         self._progress, self._resumption = progress, None

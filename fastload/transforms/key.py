@@ -1,16 +1,22 @@
-"""``Key``: random numbers that depend on a sample's place in the epoch, and not on batches or workers."""
+"""``Key``: random numbers that depend on a sample's place in the epoch, and not on batches, ranks or workers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from operator import index
 
 import numpy as np
 import torch
 
+from fastload.transforms.random_words import random_words
+
 __all__ = ["Key"]
 
-_WORDS = 4  # 64-bit words that Philox yields for each value of its counter
-_SAMPLES, _BATCH = 0, 1  # streams of numbers: for each sample, and once for the batch
+# Bits of the counter (docs/randomness.md). A call has the upper word, each number that it draws the lower one.
+LIMITS = {"seed": 2**63, "epoch": 2**32, "draw": 2**16, "view": 2**8, "place": 2**40}
+NUMBERS = 2**24  # of a sample
+LOW, HIGH, HALF = np.uint64(2**32 - 1), np.uint64(32), 2.0**-32  # the halves of a word, each a number of 32 bits
+UNIFORM, SEEDS, BATCH = range(3)  # kinds of draws: numbers of each sample, seeds of each sample, numbers of the batch
 
 
 @dataclass(frozen=True)
@@ -21,19 +27,23 @@ class Key:
     >>> torch.equal(whole[2:], Key(seed=0, epoch=3, place=2).uniform(2))
     True
 
-    A sample's numbers depend on its place in the epoch, so they do not depend on the batch size.
-
-    The generator is NumPy's Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), with
-    the key (seed, epoch) and the counter (place * blocks + block, draw). A block is four numbers. A sample's blocks
-    are consecutive, so one call draws those of a batch.
+    A sample's numbers depend on its place in the epoch, so they do not depend on the batch size. Each is a function of
+    the seed and a counter of 128 bits, in which epoch, transform, view, kind of draw, place and number have bits of
+    their own. docs/randomness.md has the layout, and how ranks share an epoch.
 
     Attributes:
-        seed: the seed of the training run.
-        epoch: the number of the epoch.
-        place: the place of the batch's first sample in the epoch.
-        draw: the index of the transform, so that transforms draw different numbers for the same sample.
-        stride: the distance in places between samples of the batch: the number of ranks that share the epoch.
-        view: which of a sample's images is transformed: each view has draws of its own, but for those of the batch.
+        seed: the seed of the training run, from 0 to 2**63 - 1.
+        epoch: the number of the epoch, below 2**32.
+        place: the place of the batch's first sample in the epoch; the last sample's is below 2**40.
+        draw: the index of the transform, below 2**16, so that transforms draw different numbers for the same sample.
+        stride: the distance in places between neighbours in the batch: the number of ranks that are dealt samples in
+            turn.
+        step: the distance in places to the next batch, for each sample of this one: the number of ranks.
+        view: which of several images of a sample is transformed, below 2**8.
+
+    Raises:
+        TypeError: one of them is not an integer; NumPy's integers are.
+        ValueError: one of them is out of its range; when drawn, a place is.
     """
 
     seed: int = 0
@@ -41,7 +51,20 @@ class Key:
     place: int = 0
     draw: int = 0
     stride: int = 1
+    step: int = 1
     view: int = 0
+    _rows: np.ndarray | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("seed", "epoch", "place", "draw", "stride", "step", "view"):
+            given = getattr(self, name)
+            try:
+                number = index(given)
+            except TypeError:
+                raise TypeError(f"{name} must be an int; got {given!r}") from None
+            if not 0 <= number < LIMITS.get(name, LIMITS["place"]):
+                raise ValueError(f"{name} must be from 0 to {LIMITS.get(name, LIMITS['place']) - 1}; got {given!r}")
+            object.__setattr__(self, name, number)
 
     @classmethod
     def fresh(cls) -> Key:
@@ -52,38 +75,63 @@ class Key:
         """The key of the transform with index ``draw``."""
         return replace(self, draw=draw)
 
-    def advanced(self, samples: int) -> Key:
-        """The key of the batch that starts ``samples`` samples later."""
-        return replace(self, place=self.place + samples * self.stride)
-
-    def uniform(self, samples: int, count: int = 1) -> torch.Tensor:
-        """Numbers in [0, 1), float64 (samples, count), on the CPU; (samples,) if ``count`` is 1."""
-        numbers = torch.from_numpy((self._words(samples, count) >> np.uint64(11)) * 2.0**-53)
-        return numbers[:, 0] if count == 1 else numbers
-
-    def integers(self, samples: int) -> torch.Tensor:
-        """One number for each sample, int64 (samples,), uniform over 0 to 2**63 - 1: seeds of noise on the device."""
-        return torch.from_numpy((self._words(samples, 1)[:, 0] >> np.uint64(1)).astype(np.int64))
-
-    def generator(self) -> np.random.Generator:
-        """A NumPy generator for numbers drawn once for a batch, the same for all views, by its first sample's place."""
-        return np.random.Generator(self._philox(self.place, _BATCH, view=0))
-
-    def _words(self, samples: int, count: int) -> np.ndarray:
-        """Random words, uint64 (samples, count)."""
-        places = max(samples - 1, 0) * self.stride + 1
-        blocks = -(-count // _WORDS)
-        drawn = self._philox(self.place * blocks, _SAMPLES, self.view).random_raw(places * blocks * _WORDS)
-        words: np.ndarray = drawn.reshape(places, -1)[:: self.stride][:samples, :count]
-        return words
-
-    def _philox(self, first: int, stream: int, view: int) -> np.random.Philox:
-        key, counter = (
-            np.array([number % 2**64 for number in numbers], dtype=np.uint64)
-            for numbers in ((self.seed, self.epoch), (first, self.draw, stream, view))
-        )
-        return np.random.Philox(key=key, counter=counter)
-
     def for_view(self, view: int) -> Key:
         """The key of a sample's image number ``view``."""
         return replace(self, view=view)
+
+    def for_rows(self, rows: torch.Tensor) -> Key:
+        """The key of those samples of the batch, int64 (M,), for a batch from which the others were left out.
+
+        >>> torch.equal(Key().for_rows(torch.tensor([0, 2])).uniform(2), Key().uniform(3)[[0, 2]])
+        True
+        """
+        return replace(self, _rows=rows.numpy())
+
+    def advanced(self, samples: int) -> Key:
+        """The key of the batch that comes after ``samples`` samples."""
+        return replace(self, place=self.place + samples * self.step)
+
+    def from_sample(self, sample: int) -> Key:
+        """The key of this batch from the sample with index ``sample`` on."""
+        return replace(self, place=self.place + sample * self.stride)
+
+    def uniform(self, samples: int, count: int = 1) -> torch.Tensor:
+        """Numbers in [0, 1), multiples of 2**-32: float64 (samples, count) on the CPU; (samples,) if ``count`` is 1."""
+        words = self._words(samples, -(-count // 2), UNIFORM)
+        numbers = np.empty((2 * len(words), samples))  # a row for each number: NumPy is fastest along long rows
+        np.multiply(words & LOW, HALF, out=numbers[::2])
+        np.multiply(words >> HIGH, HALF, out=numbers[1::2])
+        drawn = torch.from_numpy(numbers[:count].T)
+        return drawn[:, 0] if count == 1 else drawn
+
+    def integers(self, samples: int) -> torch.Tensor:
+        """One number for each sample, int64 (samples,), uniform over 0 to 2**63 - 1: seeds of noise on the device."""
+        return torch.from_numpy((self._words(samples, 1, SEEDS)[0] >> np.uint64(1)).view(np.int64))
+
+    def generator(self) -> np.random.Generator:
+        """A NumPy generator for numbers drawn once for a batch; they depend on the place of its first sample."""
+        # NumPy's own Philox counts in the first word of its counter, and the others stay.
+        counter = np.array([0, self.place, self._stream(BATCH), 0], dtype=np.uint64)
+        return np.random.Generator(np.random.Philox(key=np.array([self.seed, 0], dtype=np.uint64), counter=counter))
+
+    def _words(self, samples: int, count: int, kind: int) -> np.ndarray:
+        """Random words, uint64 (count, samples)."""
+        if count > NUMBERS:
+            raise ValueError(f"a transform draws at most {2 * NUMBERS} numbers for a sample; got {2 * count}")
+        counters = np.arange(count, dtype=np.uint64)[:, None] + self._places(samples) * np.uint64(NUMBERS)
+        return random_words(counters, self.seed, self._stream(kind))
+
+    def _places(self, samples: int) -> np.ndarray:
+        """The place of each sample in the epoch, uint64 (samples,)."""
+        rows = np.arange(samples) if self._rows is None else self._rows
+        if len(rows) != samples:
+            raise ValueError(f"the key is that of {len(rows)} samples of a batch; got {samples} samples")
+        last = self.place + int(rows[-1]) * self.stride if samples else 0
+        if last >= LIMITS["place"]:
+            raise ValueError(f"a sample's place in the epoch must be below 2**40; got {last}")
+        places: np.ndarray = self.place + rows.astype(np.uint64) * np.uint64(self.stride)
+        return places
+
+    def _stream(self, kind: int) -> int:
+        """Epoch, transform, view and kind of draw, in 32, 16, 8 and 8 bits."""
+        return self.epoch << 32 | self.draw << 16 | self.view << 8 | kind
