@@ -91,7 +91,7 @@ class Preparer:
         most = 0
         for sample, view, paths in _groups(images):
             with self._group({path: images[path] for path in paths}, item.images.get(paths[0])) as (group, samples):
-                transform.run(group, self._key.advanced(sample).for_view(view))
+                transform.run(group, self._key.from_sample(sample).for_view(view))
             results |= _returned(group, {path: images[path] for path in paths})
             done.append((group, samples))
             most = max(most, sample + samples)

@@ -89,12 +89,13 @@ class Compose(Transform):
         for shares, members in self._groups():
             if batch.is_empty:
                 return
+            kept = key if batch.kept is None else key.for_rows(batch.kept)
             if shares:
-                self._run_together(batch, key, members)
+                self._run_together(batch, kept, members)
                 continue
             for draw, transform in members:
                 if isinstance(transform, Transform):
-                    transform.run(batch, key.for_draw(draw))
+                    transform.run(batch, kept.for_draw(draw))
                 else:
                     self._say_what_is_drawn(transform, batch)
                     batch.call(transform)

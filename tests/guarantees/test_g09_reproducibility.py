@@ -6,6 +6,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 import fastload as fl
 from fastload import transforms as T
+from tests.files import jpeg
 from tests.guarantees.shared import AUGMENT, STD, Ramps
 
 
@@ -42,6 +43,26 @@ def augmented(device="cpu", *, depth=2, workers=0, ranks=1):
 @pytest.mark.parametrize("setting", [{"depth": 1}, {"depth": 4}, {"workers": 8}, {"ranks": 4}])
 def test_g09_a_sample_is_augmented_alike_however_it_comes(setting):
     assert torch.equal(augmented(**setting), augmented())
+
+
+def decoded(batch_size, on_error, bad):
+    """Each good sample's augmented image; the files numbered ``bad`` are damaged."""
+    files = [(b"no image" if index in bad else jpeg(24, 32, seed=index), index) for index in range(12)]
+    wrapped = DataLoader(files, batch_size, collate_fn=fl.collate)
+    transform = T.Compose([T.DecodeJpeg(on_error), *AUGMENT, T.RandomErasing(value="random")])
+    loader = fl.PrefetchLoader(wrapped, transform=transform, device="cpu")
+    rows = [row for images, labels in loader for row in zip(labels.tolist(), images, strict=True)]
+    return {index: image for index, image in rows if index not in bad}
+
+
+@pytest.mark.filterwarnings("ignore:files that cannot be decoded")
+@pytest.mark.parametrize("bad", [{1}, {0, 5, 6, 11}])
+def test_g09_the_neighbours_of_bad_files_are_augmented_as_if_these_were_good(bad):
+    expected = decoded(12, "raise", bad=set())
+    for batch_size, on_error in ((4, "skip"), (12, "skip"), (1, "skip"), (5, "zero")):
+        found = decoded(batch_size, on_error, bad)
+        assert found.keys() == expected.keys() - bad
+        assert all(torch.equal(image, expected[index]) for index, image in found.items())
 
 
 @pytest.mark.gpu
