@@ -13,9 +13,20 @@ from torch import Tensor
 from fastload.training.ranks import Ranks, local_part
 from fastload.training.tensors import real_view
 
-__all__ = ["REACTIONS", "LossRecord", "NonfiniteFlags", "NonfiniteMonitor", "describe"]
+__all__ = [
+    "OVERFLOWS_IN_A_ROW",
+    "REACTIONS",
+    "LossRecord",
+    "NonfiniteFlags",
+    "NonfiniteMonitor",
+    "describe",
+    "describe_standstill",
+]
 
 REACTIONS = ("raise", "skip", "ignore")
+OVERFLOWS_IN_A_ROW = (
+    100  # halving a scale of 2**16 as often leaves nothing of it, so it is not the scale that is at fault
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,6 +136,15 @@ def describe(causes: Collection[str], records: Sequence[LossRecord], update: int
     """Return the error text for a window that is unfit, on this rank or another, for these ``causes``."""
     weights = "the weights are as before it" if skipped else "the weights have taken it: go back to those saved before"
     return f"{_fault(causes, records, update)}. The update is not counted; {weights}"
+
+
+def describe_standstill(update: int) -> str:
+    """Return the error text for a scaler that has skipped ``OVERFLOWS_IN_A_ROW`` updates up to this one."""
+    return (
+        f"the scaler has skipped {OVERFLOWS_IN_A_ROW} updates in a row, up to update {update}: the losses are finite, but "
+        "their gradients are inf or NaN at any scale. torch.autograd.set_detect_anomaly(True) shows the operation that "
+        "they come from"
+    )
 
 
 def _fault(causes: Collection[str], records: Sequence[LossRecord], update: int) -> str:

@@ -31,7 +31,14 @@ from fastload.training.ema import EMA
 from fastload.training.gated_optimizer import GatedOptimizer
 from fastload.training.losses import Losses, LossTerms
 from fastload.training.memory import StageCallback, StageMemory, on_host, profile_memory, restored
-from fastload.training.nonfinite import LossRecord, NonfiniteFlags, NonfiniteMonitor, describe
+from fastload.training.nonfinite import (
+    OVERFLOWS_IN_A_ROW,
+    LossRecord,
+    NonfiniteFlags,
+    NonfiniteMonitor,
+    describe,
+    describe_standstill,
+)
 from fastload.training.precision import autocast, carry_autocast_to_replicas, grad_scaler, resolve_precision
 from fastload.training.ranks import Ranks, scale_gradients, whole_tensor
 from fastload.training.saved_state import check_state
@@ -171,6 +178,7 @@ class TrainStep:
         self._result: UpdateResult | None = None  # of the last update, until the host has read it
         self._nonfinite_error: str | None = None  # the text, until it is raised
         self._batches = self._windows = self._updates = 0
+        self._overflows = 0  # since the last update that was applied
         self._place: int | None = None  # of the next batch in its epoch
         self._left: int | None = None  # batches left in the epoch, the next one included
         self._resumed_at = 0
@@ -500,13 +508,17 @@ class TrainStep:
         for gated, is_skipped in zip(self._gated, skipped, strict=True):
             gated.resolve(skipped=is_skipped)
         if not all(skipped):
-            self._updates += 1
+            self._updates, self._overflows = self._updates + 1, 0
             if self._ema is not None:
                 self._ema.update()
         if causes:
             self._nonfinite_error = describe(
                 causes, result.losses, self._windows, skipped=all(gated.obeys_veto for gated in self._gated)
             )
+        elif all(skipped):
+            self._overflows += 1
+            if self._overflows % OVERFLOWS_IN_A_ROW == 0 and self.on_nonfinite != "ignore":
+                self._nonfinite_error = describe_standstill(self._windows)
         for gated, is_skipped in zip(self._gated, skipped, strict=True):
             for scheduler in self._schedulers:
                 if scheduler.optimizer is gated.optimizer and not is_skipped:

@@ -141,6 +141,21 @@ def test_gradients_that_are_nan_raise(clipping):
     assert step.updates == 0
 
 
+def test_in_fp16_gradients_that_are_nan_at_any_scale_are_told_in_the_end():
+    """The scaler takes them for an overflow, and would skip all updates for ever."""
+    model = nn.Linear(8, 5)
+    before = copy.deepcopy(model)
+    step = scaled_step(model, adamw(model, fused=True), torch.amp.GradScaler("cpu"), with_nan_gradient)
+    images, labels = torch.randn(4, 8), torch.randint(0, 5, (4,))
+    for _ in range(100):
+        step(images, (labels, True))
+    with pytest.raises(
+        FloatingPointError, match="skipped 100 updates in a row, up to update 100: the losses are finite"
+    ):
+        step.flush()
+    assert_same_weights(model, before)
+
+
 @pytest.mark.usefixtures("late")
 def test_gradients_that_are_sparse_or_complex_are_watched_too():
     model = nn.Module()

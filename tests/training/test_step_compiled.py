@@ -119,6 +119,15 @@ def test_what_a_replay_writes_over_has_been_copied(accumulate):
     assert_same_weights(replayed, computed)
 
 
+def test_an_output_that_is_handed_back_outlasts_the_next_replays():
+    replayed, computed = Replayed(), Computed()
+    computed.load_state_dict(replayed.state_dict())
+    steps = [fl.TrainStep(model, adamw(model), precision="fp32", keep_output=True) for model in (replayed, computed)]
+    batches = make_batches(BATCHES)
+    outputs, expected = ([step(*batch).output for batch in batches] for step in steps)
+    assert torch.equal(torch.stack(outputs), torch.stack(expected))
+
+
 def test_nothing_is_copied_where_no_graph_is_replayed():
     for model in (TinyNet(), torch.compile(TinyNet(), backend="aot_eager"), nn.Sequential(torch.compile(TinyNet()))):
         assert not fl.TrainStep(model, adamw(model), cross_entropy)._graphs.replayed
