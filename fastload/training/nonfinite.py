@@ -24,9 +24,7 @@ __all__ = [
 ]
 
 REACTIONS = ("raise", "skip", "ignore")
-OVERFLOWS_IN_A_ROW = (
-    100  # halving a scale of 2**16 as often leaves nothing of it, so it is not the scale that is at fault
-)
+OVERFLOWS_IN_A_ROW = 100  # a scale of 2**16 halved as often is nothing, so the scale is not at fault
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,9 +139,9 @@ def describe(causes: Collection[str], records: Sequence[LossRecord], update: int
 def describe_standstill(update: int) -> str:
     """Return the error text for a scaler that has skipped ``OVERFLOWS_IN_A_ROW`` updates up to this one."""
     return (
-        f"the scaler has skipped {OVERFLOWS_IN_A_ROW} updates in a row, up to update {update}: the losses are finite, but "
-        "their gradients are inf or NaN at any scale. torch.autograd.set_detect_anomaly(True) shows the operation that "
-        "they come from"
+        f"the scaler has skipped {OVERFLOWS_IN_A_ROW} updates in a row, up to update {update}: the losses are finite, "
+        "but their gradients are inf or NaN at any scale. torch.autograd.set_detect_anomaly(True) shows the operation "
+        "that they come from"
     )
 
 

@@ -376,6 +376,7 @@ class TrainStep:
         self._result = None  # of an update that the loaded states replace
         self._batches, self._windows, self._updates = state["batches"], state["windows"], state["updates"]
         self._resumed_at, self._nonfinite_error = state["place"], state["complaint"]
+        self._overflows = 0
         self.scaler.load_state_dict(state["scaler"])
         self.scaler.scale(torch.zeros((), device=self._device))  # it unscales only after it has scaled something
         for scheduler, saved in zip(self._schedulers, state["schedulers"], strict=True):

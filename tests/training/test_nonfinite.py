@@ -149,9 +149,7 @@ def test_in_fp16_gradients_that_are_nan_at_any_scale_are_told_in_the_end():
     images, labels = torch.randn(4, 8), torch.randint(0, 5, (4,))
     for _ in range(100):
         step(images, (labels, True))
-    with pytest.raises(
-        FloatingPointError, match="skipped 100 updates in a row, up to update 100: the losses are finite"
-    ):
+    with pytest.raises(FloatingPointError, match="skipped 100 updates in a row, up to update 100: the losses"):
         step.flush()
     assert_same_weights(model, before)
 
