@@ -21,11 +21,10 @@ class End:
 
     def raised(self) -> NoReturn:
         """Raise the error, once, or StopIteration."""
-        error, self.error = self.error, None
         try:
-            raise StopIteration if error is None else error
+            raise StopIteration if self.error is None else self.error
         finally:
-            del error  # its traceback keeps this frame, which would keep it
+            self.error = None  # its traceback keeps this frame, which would keep it
 
 
 class Channel(Generic[T]):

@@ -45,12 +45,14 @@ class BatchSource(Iterator[Item]):
         except StopIteration as stop:
             if is_of_a_sample(stop):
                 raise RuntimeError("a data set or its collate function raised StopIteration") from stop
+            self.progress.exhausted()
             raise
         return Item(tree, self.progress.fetched())
 
     def close(self) -> None:
         """Drop the loader's iterator, and with it the workers; the traceback of an error may keep this object."""
         del self.batches
+        self.progress.closed()
 
 
 def produce(
@@ -124,6 +126,7 @@ class PrefetchIterator(Iterator[Any]):
         self._items: Items = Channel()
         self._turn = threading.Lock()
         self._is_torn = False
+        self._end = End()
         self._process = os.getpid()
         self.ended = threading.Event()
         work = source, decode, slots, prepare, self._items, self.ended
@@ -153,11 +156,12 @@ class PrefetchIterator(Iterator[Any]):
                     "anew"
                 )
             if not self.close.alive:
-                raise StopIteration
+                self._end.raised()
             self._release_slot()
             entry = self._items.first()  # if a signal handler raises meanwhile, the next call goes on here
             if isinstance(entry, End):
                 self._progress.ended = entry.is_complete
+                self._end = entry  # if a signal handler raises meanwhile, the next call raises its error
                 self.close()
                 entry.raised()
             return self._handed_out()

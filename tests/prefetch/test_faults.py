@@ -21,6 +21,7 @@ import torch
 from torch.utils.data import DataLoader, Sampler, default_collate
 
 import fastload as fl
+from fastload.prefetch import channel, iterator
 from tests.batches import Numbered, numbered_loader
 from tests.files import jpeg
 
@@ -431,6 +432,28 @@ def test_g06_an_interrupt_at_any_line_of_fastloads_leaves_no_thread():
         if interrupter.line > 0:  # a pass has fewer lines
             break
     assert line > 100
+
+
+@pytest.mark.parametrize("function", [iterator._close, iterator._wait_for, channel.End.raised])
+def test_g05_an_interrupt_swallows_no_error_of_the_loader(function):
+    one_pass = iter(prefetched(numbered_loader(fail_at=0)))
+    tracing = sys.gettrace()
+
+    def interrupt(frame, event, _argument):
+        if event == "line" and frame.f_code is function.__code__:
+            sys.settrace(tracing)
+            raise KeyboardInterrupt
+        return interrupt
+
+    sys.settrace(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            next(one_pass)
+    finally:
+        sys.settrace(tracing)
+    with pytest.raises(ValueError, match="sample is broken"):
+        next(one_pass)
+    assert next(one_pass, "end") == "end"
 
 
 INTERRUPTED = """
