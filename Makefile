@@ -1,8 +1,8 @@
 # make demo       watch a model train on photographs through fastload
 # make test       run the tests in PROCESSES=2 processes
 # make test-gpu   run the tests that need a GPU, with the current interpreter, installing nothing
-# make soak       use fastload in random ways for SECONDS=60 on the simulated device, and as long on the GPU if there is one;
-#                 then run the tests with all examples
+# make soak       use fastload in random ways for SECONDS=60 on the simulated device, and as long on the GPU if there is one,
+#                 without the cycle collector; decode mutated files; then run the tests with all examples
 # make lint       run the linter, the formatter's check and the type checker; check which package imports which
 
 PYTHON ?= python3
@@ -22,7 +22,8 @@ test-gpu:
 
 soak:
 	$(PYTHON) -m tests.adversary.soak --seconds $(SECONDS)
-	$(PYTHON) -m tests.soak --seconds $(SECONDS)
+	$(PYTHON) -m tests.soak --seconds $(SECONDS) --no-gc
+	$(PYTHON) -m tests.fuzz_files 2>/dev/null  # decoders write there what they think of each file
 	FASTLOAD_EXAMPLES=full $(PYTHON) -m pytest -n $(PROCESSES) --dist loadgroup
 
 lint: .venv/dev

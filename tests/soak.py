@@ -2,10 +2,12 @@
 
     python -m tests.soak --seconds 600 --json soak.json
     python -m tests.soak --seed 12345            # one episode again: the same program, on a device with its own timing
+    python -m tests.soak --seconds 600 --no-gc   # without the cycle collector, as large trainings run
 
 An episode is a loader with a random structure, source, depth and transform, and a consumer with random lags, streams,
-retained batches, breaks and faults. Every tensor of every batch holds a pattern that tells its batch and its place in
-it; patterns are compared on the device, on the stream that uses the batch, when that stream comes to it.
+retained batches, breaks, faults, alarms within ``next`` and forked children. Every tensor of every batch holds a
+pattern that tells its batch and its place in it; patterns are compared on the device, on the stream that uses the
+batch, when that stream comes to it. Some episodes are of mutated files.
 """
 
 from __future__ import annotations
@@ -15,24 +17,32 @@ import ctypes
 import faulthandler
 import gc
 import json
+import os
 import random
 import resource
+import signal
 import sys
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 import fastload as fl
 from fastload import transforms as T
+from fastload.prefetch.iterator import PrefetchIterator
+from fastload.transfer.transfer import move_the_rest
+from tests import fuzz_files
 from tests.adversary.program import BrokenError, Own, Whole, tensors_of
 
 REPORT_EVERY = 30.0
@@ -44,6 +54,7 @@ DTYPES = (torch.int64, torch.float32, torch.uint8, torch.int32)  # of what is no
 STEP = 37  # from one batch's pattern to the next one's
 SHIFT = 5  # what the transform adds
 SHORT = 3  # samples of the last batch; the others have more
+FILES_EVERY = 8  # one episode in so many is of mutated files
 
 
 def pattern(number: int, leaf: int, shape: tuple[int, ...], dtype: torch.dtype, device: Any = "cpu") -> torch.Tensor:
@@ -99,6 +110,8 @@ class Episode:
     fails_at: int
     leave: str
     static: fl.Static | None
+    alarm: float  # most milliseconds until one within `next`; 0: there is none
+    fork_at: int | None  # the batch before which a child is forked
 
     @staticmethod
     def drawn(seed: int, *, is_tiny: bool) -> Episode:
@@ -124,6 +137,9 @@ class Episode:
             fails_at=draw.randrange(batches),
             leave=draw.choice(["end", "end", "drop", "close", "raise", "open"]),
             static=_static(draw) if structure in PLAIN else None,
+            alarm=draw.choice([0, 0, 1, 3]),
+            # A child of a process that uses a GPU cannot use it.
+            fork_at=draw.randrange(batches) if is_tiny and draw.random() < 0.1 else None,
         )
 
     @property
@@ -260,9 +276,11 @@ class Play:
         for number in range(stop):
             if time.monotonic() > self._deadline:
                 return
+            if number == episode.fork_at:
+                self._fork(iterator)
             with device.under(device.second if draw.random() < 0.15 else device.current()):
                 try:
-                    batch = next(iterator)
+                    batch = self._next(iterator)
                 except (StopIteration, BrokenError, RuntimeError) as error:
                     self._check_end(number, error)
                     return
@@ -272,8 +290,37 @@ class Play:
             raise BrokenError("the consumer's own")
         self.counts["left"] += stop <= episode.batches
 
+    def _next(self, iterator: Iterator[Any]) -> Any:
+        """The next batch, asked for again after each alarm."""
+        try:
+            with alarm_within_next(self._draw.random() * self.episode.alarm / 1000):
+                return next(iterator)
+        except AlarmError:
+            self.counts["alarms"] += 1
+        return self._next(iterator)
+
+    def _fork(self, iterator: Iterator[Any]) -> None:
+        """A child asks for a batch, lets go of all that it has inherited, and ends."""
+        self.counts["forks"] += 1
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                next(iterator)
+            except RuntimeError as error:
+                code = "from which this one was forked" not in str(error)
+                self._kept.clear()
+                del iterator
+            finally:
+                os._exit(code)
+        if os.waitpid(pid, 0)[1]:
+            self.problems.append("a forked child's `next` does not say whose the pass is")
+
     def _check_end(self, number: int, error: Exception) -> None:
         episode = self.episode
+        if episode.alarm and "an interrupt ended this pass" in str(error):
+            self.counts["torn"] += 1
+            return
         expected = FAULTS.get(episode.fault, StopIteration)
         at = episode.fails_at if episode.fault else episode.yields
         self.counts["faults"] += bool(episode.fault)
@@ -364,6 +411,67 @@ class Play:
         return {"none": None, "normalize": T.Compose([transform, same_numbers])}.get(episode.transform, transform)
 
 
+class AlarmError(Exception):
+    """Raised by a signal handler."""
+
+
+@contextmanager
+def alarm_within_next(seconds: float) -> Iterator[None]:
+    """Have the signal handler raise after so long, if fastload is handing over a batch then; 0: it never does."""
+    if not seconds or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGALRM, _raise_within_next)
+    before = signal.setitimer(signal.ITIMER_REAL, seconds)  # pytest-timeout's
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *before)
+        signal.signal(signal.SIGALRM, handler)
+
+
+def _raise_within_next(_signal: int, frame: FrameType | None) -> None:
+    """Between the return of `next` and its caller a batch would be lost, and no iterator could help.
+
+    In an object's own `to`, it would be taken for an error of that.
+    """
+    callers = set()
+    while frame is not None and frame.f_back is not None:
+        callers.add(frame.f_code)
+        frame = frame.f_back
+        if frame.f_code is PrefetchIterator.__next__.__code__ and move_the_rest.__code__ not in callers:
+            raise AlarmError
+
+
+def play_files(seed: int, device: Device) -> tuple[Counter[str], list[str]]:
+    """An episode of mutated files among sound ones; what was counted, and what is wrong."""
+    draw = random.Random(seed)
+    kinds = draw.sample(fuzz_files.kinds(), 3)
+    mutants = [file for kind in kinds for file in fuzz_files.mutants(kind, 8, seed)]
+    files = draw.sample([*mutants, *[fuzz_files.NEIGHBOUR] * 12], k=36)
+    pixels = [fuzz_files.by_pillow(file)[0] for file in files]
+    size, on_error = draw.choice([1, 4, 9]), draw.choice(fuzz_files.POLICIES)
+    workers = draw.choice([0, 0, 0, 1])
+    wrapped = DataLoader(list(enumerate(files)), size, collate_fn=fl.collate, num_workers=workers)
+    loader = fl.PrefetchLoader(wrapped, transform=T.DecodeJpeg(on_error), device=device.device)
+    wrong, seen = [], []
+    try:
+        for numbers, images in loader:
+            seen += numbers.tolist()
+            for number, image in zip(numbers.tolist(), images, strict=True):
+                expected = pixels[number]
+                is_right = not image.any() if expected is None else image.shape[1:] == expected.shape[:2]
+                wrong += [] if is_right else [f"file {number} of {kinds}"]
+    except T.BadImageError as error:
+        bad = {number % size for number in range(len(seen), len(seen) + size) if pixels[number] is None}
+        named = {number for number in range(size) if f"sample {number}: " in str(error)}
+        wrong += [] if on_error == "raise" and named == bad else [f"{named} are named, {bad} are bad"]
+    else:
+        good = [number for number, image in enumerate(pixels) if on_error == "zero" or image is not None]
+        wrong += [] if seen == good else [f"files {seen} came, and should {good}"]
+    return Counter(files=len(seen), bad_files=sum(image is None for image in pixels)), wrong
+
+
 @dataclass(eq=False)
 class Kept:
     """A batch that the consumer keeps until a later one has come."""
@@ -405,8 +513,12 @@ class Soak:
             self._probe()
         allocated, report_at = self.device.memory(), REPORT_EVERY
         seed = self.seed
+        Image.MAX_IMAGE_PIXELS = fuzz_files.MOST_PIXELS
         while (elapsed := time.monotonic() - self._start) < self._seconds:
-            self.play(Episode.drawn(seed, is_tiny=is_tiny))
+            if seed % FILES_EVERY == 0:
+                self.play_files(seed)
+            else:
+                self.play(Episode.drawn(seed, is_tiny=is_tiny))
             if (left := self._left_over(allocated)) > 0:
                 self._note(f"seed {seed}: {left} bytes are left on the device")
                 allocated += left
@@ -442,6 +554,16 @@ class Soak:
         self.counts += play.counts
         self.counts["episodes"] += 1
 
+    def play_files(self, seed: int) -> None:
+        faulthandler.dump_traceback_later(HANGING, exit=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            counts, wrong = play_files(seed, self.device)
+        faulthandler.cancel_dump_traceback_later()
+        self.counts += counts
+        for problem in wrong:
+            self._note(f"seed {seed}: {problem}")
+
     def results(self) -> dict[str, Any]:
         return {
             "device": torch.cuda.get_device_name() if self.device.is_cuda else "cpu",
@@ -466,14 +588,14 @@ class Soak:
     def _left_over(self, allocated: int) -> int:
         left = self.device.memory() - allocated
         if left > 0:
-            gc.collect()
+            collect()
             left = self.device.memory() - allocated
         return left
 
     def _probe(self) -> None:
         """Play one and the same episode from an empty cache, and note its peak."""
         if self.device.is_cuda:
-            gc.collect()
+            collect()
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
@@ -483,7 +605,10 @@ class Soak:
         self.host_bytes.append(host_bytes())
 
 
-COUNTED = ("episodes", "passes", "batches", "checks", "wrong_batches", "retained", "lent", "left", "faults")
+COUNTED = (
+    *("episodes", "passes", "batches", "checks", "wrong_batches", "retained", "lent", "left", "faults"),
+    *("alarms", "torn", "forks", "files", "bad_files"),
+)
 
 
 def probe(transform: str) -> Episode:
@@ -505,7 +630,15 @@ def probe(transform: str) -> Episode:
         fails_at=0,
         leave="end",
         static=None,
+        alarm=0,
+        fork_at=None,
     )
+
+
+def collect() -> None:
+    """Where the cycle collector is off, nothing may need it."""
+    if gc.isenabled():
+        gc.collect()
 
 
 class MallInfo(ctypes.Structure):
@@ -525,7 +658,7 @@ def host_bytes() -> dict[str, int]:
 
     The second grows beyond the first as malloc keeps what is in pieces, for each thread that there was.
     """
-    gc.collect()
+    collect()
     heap = MallInfo()
     if mallinfo := getattr(ctypes.CDLL(None), "mallinfo2", None):
         mallinfo.restype = MallInfo
@@ -541,13 +674,18 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="for how long to play")
     parser.add_argument("--seed", type=int, help="play this episode only")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--no-gc", action="store_true", help="play without the cycle collector")
     parser.add_argument("--json", type=Path, help="where to write the counts")
     arguments = parser.parse_args()
+    if arguments.no_gc:
+        gc.disable()
     device = Device(torch.device(arguments.device))
     first = random.SystemRandom().randrange(2**40) if arguments.seed is None else arguments.seed
     soak = Soak(device, arguments.seconds, first)
     if arguments.seed is None:
         soak.run()
+    elif first % FILES_EVERY == 0:
+        soak.play_files(first)
     else:
         soak.play(Episode.drawn(first, is_tiny=not device.is_cuda), deadline=time.monotonic() + HANGING)
     print(f"soak on {arguments.device}: {soak.summary()}")
