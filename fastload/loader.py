@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch.utils.data import DataLoader
@@ -20,16 +21,19 @@ from fastload.prefetch.iterator import BatchSource, PrefetchIterator
 from fastload.prefetch.preparer import Preparer
 from fastload.prefetch.slots import SlotPool
 from fastload.prefetch.static import Static
+from fastload.resume.begun import is_begun_elsewhere
 from fastload.resume.position import Progress
 from fastload.resume.samplers import SamplerState
+from fastload.resume.share import Share
 from fastload.resume.state import Resumption, state_after
 from fastload.streams import side_stream
 from fastload.transforms import Compose, Key, Normalize
+from fastload.transforms.draws import draws
 
 __all__ = ["PrefetchLoader"]
 
 
-SEEDS = 2**63
+SEEDS, EPOCHS = 2**63, 2**32
 
 
 class PrefetchLoader:
@@ -65,11 +69,14 @@ class PrefetchLoader:
             with fewer samples: ``"dynamic"`` (as True), ``"drop"`` or ``"pad"``; see :class:`fastload.Static`.
         seed: of the transform's randomness, from 0 to 2**63 - 1. Random parameters depend on the seed, the epoch and a
             sample's place in the epoch, and on nothing else.
+        shard: this rank and the number of ranks, where ``loader`` yields samples of this rank's own and neither its
+            sampler nor torch.distributed knows; ``(0, 1)`` where all ranks are to see the same, augmented alike.
+            docs/randomness.md says what is found out without it.
 
     Raises:
         TypeError: ``loader`` is not iterable, or ``transform`` not callable.
-        ValueError: ``depth``, ``static`` or ``seed`` is out of its range, or ``mean``, ``std``, ``dtype`` and
-            ``memory_format`` do not fit together.
+        ValueError: ``depth``, ``static``, ``seed`` or ``shard`` is out of its range, or ``mean``, ``std``, ``dtype``
+            and ``memory_format`` do not fit together.
 
     Which tensors are images? Files packed by ``fl.collate``; else those that are ``tv_tensors``; else the first plain
     tensor of the batch. A ``DataLoader`` with PyTorch's ``default_collate`` keeps the types of ``tv_tensors`` from here
@@ -90,6 +97,7 @@ class PrefetchLoader:
         depth: int = 2,
         static: bool | str | Static = False,
         seed: int = 0,
+        shard: tuple[int, int] | None = None,
     ) -> None:
         if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
             raise TypeError(f"loader must be an iterable of batches, such as a DataLoader; got {type(loader).__name__}")
@@ -104,7 +112,9 @@ class PrefetchLoader:
         self._depth = int(depth)
         self._static = Static.of(static)
         self.seed = int(seed)
-        self.epoch = 0
+        self._shard = _checked_shard(shard)
+        self._samplers_epoch = self._samplers.epoch
+        self.epoch = self._samplers_epoch if _is_epoch(self._samplers_epoch) else 0
         self._resumption: Resumption | None = None
         self._begin_unused()
 
@@ -112,6 +122,10 @@ class PrefetchLoader:
         """What a loader has beside its settings and its place in training."""
         self.stats: Counter[str] = Counter()
         self._progress: Progress | None = None
+        self._resumed: Resumption | None = None  # where the last pass began
+        self._identity = object()  # names this loader among those of a data set
+        self._is_epoch_set = False  # that of the next pass, by the user
+        self._has_remarked = False
         self._side = side_stream(self.device)
         self._begin_without_passes()
 
@@ -123,7 +137,19 @@ class PrefetchLoader:
 
     def __getstate__(self) -> dict[str, Any]:
         """For a pickled or copied loader: settings, the wrapped loader, epoch and loaded state, but no pass."""
-        unused = ("stats", "_progress", "_side", "_process", "_spare", "_passes", "_ends")
+        unused = (
+            "stats",
+            "_progress",
+            "_resumed",
+            "_identity",
+            "_is_epoch_set",
+            "_has_remarked",
+            "_side",
+            "_process",
+            "_spare",
+            "_passes",
+            "_ends",
+        )
         return {name: value for name, value in vars(self).items() if name not in unused}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -150,24 +176,67 @@ class PrefetchLoader:
         if isinstance(self.loader, Iterator) and (live := self._live_pass()):
             return live  # iter() of an iterator is the iterator
         self._end_passes_that_share_an_iterator()
-        order, resumption = SamplerState(self.loader), self._resumption
-        start = resumption.start if resumption else order.start()
+        self._settle_epoch()
+        if self._resumption is not None and self.epoch in self._resumption.finished:
+            self.epoch += 1
+            return iter(())
+        samplers, resumption = self._samplers, self._resumption
+        self._remark(samplers.share)
+        start = resumption.start if resumption else samplers.start()
         with garbage_kept_from_workers():
             batches = resumption.begin() if resumption else iter(self.loader)
         progress = Progress(self.loader, self.epoch, start, resumption.first if resumption else None)
         self._side.follow_consumer()
         # The slots of the last pass know which batches the consumer may still hold: so memory is bounded across epochs.
         slots = self._spare.pop() if self._spare else SlotPool(self.depth, self.static)
-        rank, ranks = order.share
-        key = Key(self.seed, self.epoch, place=rank, stride=ranks, step=ranks)
+        share = samplers.share
+        key = Key(self.seed, self.epoch, place=share.first, stride=share.stride, step=share.ranks)
         prepare = Preparer(self._side, self.transform, key, self.stats, samples=progress.yielded.samples)
+        self._samplers_epoch = progress.samplers_epoch
         self.epoch += 1
-        self._progress, self._resumption = progress, None
+        self._progress, self._resumption, self._resumed, self._is_epoch_set = progress, None, resumption, False
         decode = DecodeStage.of(self.transform, self.device) if _yields_fresh_batches(self.loader) else None
         one_pass = PrefetchIterator(BatchSource(batches, progress), decode, slots, prepare, self._spare)
         self._passes.add(one_pass)
         self._ends.add(one_pass.ended)
         return one_pass
+
+    @property
+    def _samplers(self) -> SamplerState:
+        return SamplerState(self.loader, Share.of(self.loader, self._shard))
+
+    def _settle_epoch(self) -> None:
+        """Decide which epoch the next pass is; docs/randomness.md has the rule."""
+        last, before = self._progress, self._samplers_epoch
+        if last is not None and last.ended:
+            before = last.samplers_epoch
+        given = self._samplers.epoch
+        if given != before and _is_epoch(given):
+            self._begin_epoch(given)
+        elif last is not None and last.is_untouched and not self._is_epoch_set and not self._live_pass():
+            self.epoch, self._resumption = last.epoch, self._resumed  # a pass that was begun to look at, as Lightning's
+
+    def _begin_epoch(self, epoch: int) -> None:
+        if self._resumption and epoch != self._resumption.epoch and epoch not in self._resumption.finished:
+            self._resumption.give_up(epoch)
+            self._resumption = None
+        self.epoch, self._is_epoch_set = epoch, True
+
+    def _remark(self, share: Share) -> None:
+        """Say once what makes ranks or epochs alike."""
+        data = getattr(self.loader, "dataset", self.loader)
+        is_repeated = is_begun_elsewhere(data, self.seed, self.epoch, self._identity)
+        remark = share.remark(self.loader)
+        if is_repeated and not self._is_epoch_set and draws(self.transform):
+            remark = (
+                f"another PrefetchLoader has begun epoch {self.epoch} of this data set with seed {self.seed}, and "
+                "random transforms draw the same again: a new PrefetchLoader begins at its sampler's epoch, else at 0. "
+                "Call loader.set_epoch(epoch) before each pass; in Lightning, set_epoch(self.current_epoch) in "
+                "train_dataloader()"
+            )
+        if remark and not self._has_remarked:
+            self._has_remarked = True
+            warnings.warn(remark, UserWarning, stacklevel=3)
 
     def _live_pass(self) -> PrefetchIterator | None:
         return next((each for each in self._passes if each.close.alive), None)
@@ -222,17 +291,25 @@ class PrefetchLoader:
         """Make the next pass that of ``epoch``, also in the wrapped loader or its samplers; else epochs count up.
 
         After ``load_state_dict``, passing the saved epoch resumes it; any other epoch starts at its first batch.
+
+        Raises:
+            TypeError: ``epoch`` is not an int.
+            ValueError: it is not from 0 to 2**32 - 1.
         """
-        if self._resumption and epoch != self._resumption.epoch:
-            self._resumption.give_up(epoch)
-            self._resumption = None
-        self.epoch = epoch
-        SamplerState(self.loader).set_epoch(epoch)
+        if not _is_integer(epoch):
+            raise TypeError(f"epoch must be an int; got {epoch!r}")
+        if not _is_epoch(epoch):
+            raise ValueError(f"epoch must be from 0 to 2**32 - 1; got {epoch!r}")
+        self._begin_epoch(int(epoch))
+        self._samplers.set_epoch(int(epoch))
+        self._samplers_epoch = self._samplers.epoch
 
     @property
     def resumed_at(self) -> int:
         """How many batches of the epoch come before the one at which the next pass begins."""
-        return self._resumption.first.batches if self._resumption else 0
+        if self._resumption is None:
+            return 0
+        return self._resumption.finished.get(self.epoch, self._resumption.first.batches)
 
     def state_dict(self) -> dict[str, Any]:
         """The state after the batch that was yielded last, whatever was prefetched beyond it.
@@ -245,7 +322,8 @@ class PrefetchLoader:
         2
 
         It holds numbers, strings, lists and tensors, which ``torch.load`` reads with ``weights_only``, and the wrapped
-        loader's own state if it has one. After the last batch of an epoch it is the state before the next epoch.
+        loader's own state if it has one. After the last batch of an epoch it is the state before the next epoch;
+        ``set_epoch`` with the old one is followed by no batch of it.
 
         Raises:
             ValueError: the loader was made with ``in_order=False``: which samples were yielded is not known.
@@ -253,7 +331,7 @@ class PrefetchLoader:
         if self._resumption:
             return dict(self._resumption.state)
         with garbage_kept_from_workers():  # a stateful loader that was never iterated over starts its own
-            return state_after(self._progress, self.loader, self.seed, self.epoch)
+            return state_after(self._progress, self._samplers, self.seed, self.epoch)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume where ``state`` was taken, in a loader made like the one that it was taken from; open passes end.
@@ -270,15 +348,17 @@ class PrefetchLoader:
         If no ranks share the epoch, torch's default CPU generator is restored too, since shuffling draws from it.
 
         Raises:
+            TypeError: ``state`` is no mapping.
             ValueError: it is no state of a ``PrefetchLoader``; or the seed, sampler or number of samples differ, or the
                 batch size, ranks or workers where they may not change. At the next ``iter()``: the epoch has fewer
                 batches than the state has seen.
         """
-        resumption = Resumption(state, self.loader, self.seed)
+        resumption = Resumption(state, self._samplers, self.seed)
         self.close()
         resumption.restore()
         self._resumption = resumption
-        self.epoch = resumption.epoch
+        self._samplers_epoch = self._samplers.epoch
+        self.epoch, self._is_epoch_set = resumption.epoch, True
 
 
 def _yields_fresh_batches(loader: Any) -> bool:
@@ -313,7 +393,22 @@ def _plan(
 
 
 def _is_integer(number: object) -> bool:
-    return isinstance(number, Integral)  # NumPy's too
+    return isinstance(number, Integral) and not isinstance(number, bool)  # NumPy's too
+
+
+def _is_epoch(number: int | None) -> TypeGuard[int]:
+    return number is not None and 0 <= number < EPOCHS
+
+
+def _checked_shard(shard: tuple[int, int] | None) -> tuple[int, int] | None:
+    if shard is None:
+        return None
+    if not isinstance(shard, Sequence) or len(shard) != len(("rank", "ranks")) or not all(map(_is_integer, shard)):
+        raise TypeError(f"shard must be two ints, the rank and the number of ranks; got {shard!r}")
+    rank, ranks = map(int, shard)
+    if not 0 <= rank < ranks:
+        raise ValueError(f"shard must be a rank from 0, and a greater number of ranks; got {shard!r}")
+    return rank, ranks
 
 
 def _resolve(device: torch.device | str | int | None) -> torch.device:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from threading import Condition
 from typing import Any
 
-from fastload.resume.samplers import SamplerState
+from fastload.resume.samplers import SamplerState, length_of
 
 __all__ = ["Position", "Progress", "own_state"]
 
@@ -36,7 +38,8 @@ class Progress:
 
     ``start`` is :meth:`SamplerState.start` from before the pass; ``first`` is the position at which a resumed pass
     begins. Make one after ``iter(loader)``, when the loader's own state is that of the pass. The pass sets ``yielded``
-    with each batch, and ``ended`` after the last one.
+    with each batch, and ``ended`` after the last one; its source calls ``exhausted``, or ``closed``. ``samplers_epoch``
+    is that of :class:`SamplerState` when the pass began, or when the loader was exhausted.
     """
 
     def __init__(self, loader: Any, epoch: int, start: Mapping[str, Any], first: Position | None = None) -> None:
@@ -44,19 +47,54 @@ class Progress:
         self.start = start
         self.ended = False
         self._loader = loader
-        self._batch_size = SamplerState(loader).batch_size or 1
-        self._fetched = self.yielded = replace(first or Position(), loader=own_state(loader))
+        self._samplers = SamplerState(loader)
+        self.samplers_epoch = self._samplers.epoch
+        self._batch_size = self._samplers.batch_size or 1
+        self._fetched = self._first = self.yielded = replace(first or Position(), loader=own_state(loader))
+        self._is_closed = False
+        self._changed = Condition()  # of the two above
+        self._process = os.getpid()
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether no batch of the pass was yielded, and it has not ended."""
+        return self.yielded is self._first and not self.ended
+
+    @property
+    def has_yielded_all(self) -> bool:
+        """Whether the batch that was yielded last is the loader's last; waits until the loader is asked for the next.
+
+        Loaders without a length are not asked: their passes are over when they have ``ended``.
+        """
+        length = length_of(self._loader)
+        if length is None or self.yielded.batches < length or self._process != os.getpid():
+            return False
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or self._fetched.batches > self.yielded.batches)
+        return self._fetched.batches == self.yielded.batches
 
     def fetched(self) -> Position:
         """Count a fetched batch, and return the position after it; ``samples`` is left to the transform.
 
         Call it before the next batch is fetched, which changes the loader's own state.
         """
-        last = self._fetched
-        self._fetched = Position(
-            last.batches + 1, last.drawn + self._batch_size, last.samples, loader=own_state(self._loader)
-        )
-        return self._fetched
+        last, state = self._fetched, own_state(self._loader)
+        position = Position(last.batches + 1, last.drawn + self._batch_size, last.samples, loader=state)
+        with self._changed:
+            self._fetched = position
+            self._changed.notify_all()
+        return position
+
+    def exhausted(self) -> None:
+        """Note that the loader has no more batches."""
+        self.samplers_epoch = self._samplers.epoch  # some samplers count their passes in it
+        self.closed()
+
+    def closed(self) -> None:
+        """Note that no more batches will be fetched."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
 
 
 def own_state(loader: Any) -> Any:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
+from math import ceil
 from numbers import Integral
 from typing import Any
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-__all__ = ["SamplerState"]
+from fastload.resume.share import ACCELERATE, SAMPLER, Share, samplers_of
+
+__all__ = ["SamplerState", "length_of"]
 
 
 class SamplerState:
@@ -19,37 +22,28 @@ class SamplerState:
 
     >>> from torch.utils.data import DataLoader, DistributedSampler
     >>> state = SamplerState(DataLoader(range(8), sampler=DistributedSampler(range(8), num_replicas=4, rank=1)))
-    >>> state.share, state.epoch
-    ((1, 4), 0)
+    >>> state.share.rank, state.share.ranks, state.epoch
+    (1, 4, 0)
 
-    A loader without samplers, such as a generator, has no epoch, no generators, and one rank.
+    A loader without samplers, such as a generator, has no epoch and no generators. ``share`` is by default what is
+    known of the loader.
     """
 
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-        batch_sampler = getattr(loader, "batch_sampler", None)
-        self._samplers = [getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
-
-    @property
-    def share(self) -> tuple[int, int]:
-        """The rank, and the number of ranks that share an epoch, from a sampler such as ``DistributedSampler``.
-
-        Rank ``r`` of ``n`` has the samples ``r, r + n, r + 2 * n, …`` of the epoch.
-        """
-        for sampler in self._samplers:
-            rank, ranks = getattr(sampler, "rank", None), getattr(sampler, "num_replicas", None)
-            if isinstance(rank, Integral) and isinstance(ranks, Integral):
-                return int(rank), int(ranks)
-        return 0, 1
+    def __init__(self, loader: Any, share: Share | None = None) -> None:
+        self.loader = loader
+        self._samplers = samplers_of(loader)
+        self.share = share or Share.of(loader)
 
     @property
     def batch_size(self) -> int | None:
-        return _first_integer("batch_size", [self._loader, self._samplers[1]])
+        return _first_integer("batch_size", [self.loader, self._samplers[1]])
 
     @property
     def epoch(self) -> int | None:
-        """The samplers' epoch: without calls of ``set_epoch`` it stays at 0, while the loader's counts up."""
-        return _first_integer("epoch", self._with_set_epoch())
+        """The samplers' epoch; PyTorch's stays at 0 without calls of ``set_epoch``, while the loader's counts up."""
+        owners = self._with_set_epoch()
+        epoch = _first_integer("epoch", owners)
+        return _first_integer("iteration", owners) if epoch is None else epoch  # the latter is Accelerate's
 
     def set_epoch(self, epoch: int) -> None:
         for each in self._with_set_epoch():
@@ -57,35 +51,35 @@ class SamplerState:
 
     def _with_set_epoch(self) -> list[Any]:
         """The loader, if it has ``set_epoch``, or else those of its samplers that have it."""
-        candidates = [self._loader] if hasattr(self._loader, "set_epoch") else self._samplers
+        candidates = [self.loader] if hasattr(self.loader, "set_epoch") else self._samplers
         return [each for each in candidates if callable(getattr(each, "set_epoch", None))]
 
     @property
     def has_indices(self) -> bool:
         """Whether samples can be skipped by drawing their indices only: a map-style dataset in a plain DataLoader."""
         return (
-            isinstance(self._loader, DataLoader)
-            and type(self._loader).__iter__ is DataLoader.__iter__  # a subclass's own may not use the samplers
-            and not isinstance(self._loader.dataset, IterableDataset)
+            isinstance(self.loader, DataLoader)
+            and type(self.loader).__iter__ is DataLoader.__iter__  # a subclass's own may not use the samplers
+            and not isinstance(self.loader.dataset, IterableDataset)
         )
 
     @property
     def can_rebatch(self) -> bool:
         """Whether batches are consecutive indices of a sampler, so that a batch may begin at any of them."""
-        return self.has_indices and type(self._loader.batch_sampler) is BatchSampler
+        return self.has_indices and type(self.loader.batch_sampler) is BatchSampler
 
     def fingerprint(self) -> dict[str, Any]:
         """What two loaders must have in common to yield the same samples in the same order."""
-        sampler, batch_sampler, inner_sampler = self._samplers
-        innermost = next((each for each in (inner_sampler, batch_sampler, sampler) if each is not None), None)
+        innermost = next((each for each in reversed(self._samplers) if each is not None), None)
         return {
-            "loader": type(self._loader).__name__,
+            "loader": type(self.loader).__name__,
             "sampler": None if innermost is None else type(innermost).__name__,
             "generators": len(self._generators),
-            "samples": _length(getattr(innermost, "dataset", sampler)),  # of all ranks
+            "samples": length_of(getattr(innermost, "dataset", self._samplers[0])),  # of all ranks
             "batch_size": self.batch_size,
-            "ranks": self.share[1],
-            "num_workers": getattr(self._loader, "num_workers", None),
+            "ranks": self.share.ranks,
+            "run": self.share.run,
+            "num_workers": _first_integer("num_workers", [self.loader]),
             # A pass that starts workers draws their seed from the generator that a sampler without epochs shuffles by;
             # a pass over persistent workers, after the first, does not.
             "persistent_workers": self.epoch is None and self._keeps_workers(),
@@ -94,7 +88,7 @@ class SamplerState:
     def changeable(self) -> set[str]:
         """The names in ``fingerprint`` of what may differ when a state is loaded."""
         if self.can_rebatch:
-            return {"batch_size", "ranks", "num_workers"}
+            return {"batch_size", "num_workers"} | ({"ranks"} if self.share.known_by == SAMPLER else set())
         return {"num_workers"} if self.has_indices else set()
 
     # What an epoch's order is drawn from
@@ -105,18 +99,34 @@ class SamplerState:
             "default_generator": self.default_generator(),
             "generators": [each.get_state() for each in self._generators],
             "sampler_epoch": self.epoch,
-            "kept_workers": self._keeps_workers() and self._loader._iterator is not None,  # noqa: SLF001
+            "kept_workers": self._keeps_workers() and self.loader._iterator is not None,  # noqa: SLF001
         }
 
     def default_generator(self) -> torch.Tensor | None:
-        """The state of torch's default CPU generator; None if ranks share the epoch, whose order it does not decide."""
-        return torch.get_rng_state() if self.share[1] == 1 else None
+        """The state of torch's default CPU generator; None if ranks share an order, which it does not decide then."""
+        shares_order = self.share.ranks > 1 and self.share.known_by in (SAMPLER, ACCELERATE)
+        return None if shares_order else torch.get_rng_state()
 
     @property
     def _generators(self) -> list[torch.Generator]:
         """The generators that were passed to the loader and its samplers, each once."""
-        found = [getattr(owner, "generator", None) for owner in (self._loader, *self._samplers)]
+        found = [getattr(owner, "generator", None) for owner in (self.loader, *self._samplers)]
         return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
+
+    def check_generators(self, start: Mapping[str, Any]) -> None:
+        """Refuse states that the generators cannot take.
+
+        Raises:
+            ValueError: their number, or the kind or content of one, is not that of a generator's state.
+        """
+        try:
+            for generator, state in zip(self._generators, start["generators"], strict=True):
+                torch.Generator(generator.device).set_state(state.cpu())
+        except (RuntimeError, TypeError, ValueError) as error:
+            devices = [str(generator.device) for generator in self._generators]
+            raise ValueError(
+                f"the state's generators must be states of this loader's, on {devices}; got {start['generators']}"
+            ) from error
 
     def restore_generators(self, start: Mapping[str, Any]) -> None:
         """Set the generators that were passed in to their states in ``start``; torch's default one is left alone."""
@@ -125,19 +135,23 @@ class SamplerState:
 
     # Continuing within an epoch
 
-    def resume(self, start: Mapping[str, Any], *, samples: int, batches: int) -> tuple[Iterator[Any], int]:
+    def resume(
+        self, start: Mapping[str, Any], *, samples: int, batches: int, batch_size: int | None
+    ) -> tuple[Iterator[Any], int]:
         """Return an iterator over an epoch's batches from a position on, and how many batches before it were missing.
 
-        The position is after ``samples`` samples if the loader ``can_rebatch``, else after ``batches`` batches.
+        The position is after ``samples`` samples if the loader ``can_rebatch``, else after ``batches`` batches. Of the
+        samples, which came in batches of ``batch_size``, those that the last batch was short of may be missing.
         Generators are left as an uninterrupted pass would have left them.
         """
-        name = "sampler" if self._loader.batch_sampler is None else "batch_sampler"
-        whole = getattr(self._loader, name)
-        rest = SkipFirst(whole, batches)
+        name = "sampler" if self.loader.batch_sampler is None else "batch_sampler"
+        whole = getattr(self.loader, name)
+        skipped = rest = SkipFirst(whole, batches)
         if self.can_rebatch:
-            rest = SkipFirst(BatchSampler(SkipFirst(whole.sampler, samples), whole.batch_size, whole.drop_last), 0)
+            skipped = SkipFirst(whole.sampler, samples)
+            rest = SkipFirst(BatchSampler(skipped, whole.batch_size, whole.drop_last), 0)
         # A copy of the loader iterates over the rest: DataLoader refuses to have its sampler set, hence `vars`.
-        resumed: Any = copy.copy(self._loader)
+        resumed: Any = copy.copy(self.loader)
         vars(resumed).update({name: (), "_iterator": None})
         if start["kept_workers"] and self._keeps_workers():
             # The uninterrupted pass reused its workers and drew no seed for them: their seed comes from a forked RNG.
@@ -149,11 +163,13 @@ class SamplerState:
         rest.skip()
         if self._keeps_workers():  # later epochs use the workers too, with the whole sampler
             iterator._index_sampler = whole  # noqa: SLF001
-            self._loader._iterator = iterator  # noqa: SLF001
-        return iterator, rest.missing
+            self.loader._iterator = iterator  # noqa: SLF001
+        if not self.can_rebatch:
+            return iterator, skipped.missing
+        return iterator, 0 if skipped.missing < (batch_size or 1) else ceil(skipped.missing / whole.batch_size)
 
     def _keeps_workers(self) -> bool:
-        return isinstance(self._loader, DataLoader) and self._loader.persistent_workers
+        return isinstance(self.loader, DataLoader) and bool(self.loader.persistent_workers)
 
 
 class SkipFirst:
@@ -194,7 +210,8 @@ def _first_integer(name: str, owners: list[Any]) -> int | None:
     return next((int(value) for value in values if isinstance(value, Integral)), None)
 
 
-def _length(sized: Any) -> int | None:
+def length_of(sized: Any) -> int | None:
+    """``len(sized)``; None if it has none."""
     try:
         return len(sized)
     except (TypeError, NotImplementedError):

@@ -11,35 +11,42 @@ from typing import Any
 
 import torch
 
+from fastload.resume.form import check_form
 from fastload.resume.position import Position, Progress, own_state
 from fastload.resume.samplers import SamplerState
 from fastload.structure.tree import map_movable
 
 __all__ = ["Resumption", "state_after"]
 
-FORMAT = 1
+FORMAT = 2
 
 
-def state_after(progress: Progress | None, loader: Any, seed: int, epoch: int) -> dict[str, Any]:
+def state_after(progress: Progress | None, samplers: SamplerState, seed: int, epoch: int) -> dict[str, Any]:
     """Return the state after the batch that ``progress`` yielded last.
 
-    If its pass has ended, or ``progress`` is None, it is the state before ``epoch``.
+    If its pass has ended, or ``progress`` is None, it is the state before ``epoch``. After the last batch of a pass
+    that has not ended, it is the state before the next epoch too, and its "finished" tells of the pass.
     """
-    samplers = SamplerState(loader)
+    loader = samplers.loader
     if not getattr(loader, "in_order", True) and loader.num_workers > 1:
         raise ValueError(
             f"a loader with in_order=False and num_workers={loader.num_workers} yields another order each time, and "
             "cannot be resumed: make it with in_order=True"
         )
     start: Mapping[str, Any]
+    finished: dict[str, int] | None = None
     if progress is None or progress.ended:
         position, start = Position(loader=own_state(loader)), samplers.start()
+    elif progress.has_yielded_all:
+        finished = {"epoch": progress.epoch, "batches": progress.yielded.batches}
+        position, start, epoch = Position(loader=own_state(loader)), samplers.start(), progress.epoch + 1
     else:
         position, start, epoch = progress.yielded, progress.start, progress.epoch
     return {
         "format": FORMAT,
         "epoch": epoch,
         **vars(position),
+        "finished": finished,
         "start": start,
         "default_generator": samplers.default_generator() if position.drawn else start["default_generator"],
         "made_as": _fingerprint(samplers, seed),
@@ -53,22 +60,33 @@ def _fingerprint(samplers: SamplerState, seed: int) -> dict[str, Any]:
 class Resumption:
     """A loaded state, at which the next pass over ``loader`` begins.
 
-    >>> loader = ["a", "b", "c"]
-    >>> state = state_after(None, loader, seed=0, epoch=4)
-    >>> list(Resumption(state | {"batches": 2}, loader, seed=0).begin())
+    >>> samplers = SamplerState(["a", "b", "c"])
+    >>> state = state_after(None, samplers, seed=0, epoch=4)
+    >>> list(Resumption(state | {"batches": 2}, samplers, seed=0).begin())
     ['c']
 
     ``epoch``, ``start`` and ``first`` are the epoch, what its order was drawn from, and the position to begin at.
-    Raises ValueError if the state is not of a ``PrefetchLoader``, or of one whose samples or order differ.
+    ``finished`` is the number of batches of the epoch before, by its number, if its last batch was yielded and its loop
+    had not ended; else it is empty.
+
+    Raises:
+        TypeError: the state is no mapping.
+        ValueError: it is not the state of a ``PrefetchLoader``, or of one whose samples or order differ.
     """
 
-    def __init__(self, state: Mapping[str, Any], loader: Any, seed: int) -> None:
-        self._loader = loader
-        self._samplers = SamplerState(loader)
-        now = _fingerprint(self._samplers, seed)
-        _check(state, now, self._samplers.changeable())
+    def __init__(self, state: Mapping[str, Any], samplers: SamplerState, seed: int) -> None:
+        self._loader = samplers.loader
+        self._samplers = samplers
+        check_form(state, FORMAT)
+        now = _fingerprint(samplers, seed)
+        _check_fit(state["made_as"], now, samplers.changeable())
+        samplers.check_generators(state["start"])
+        _check_own_state(state["loader"], samplers.loader)
         self.state: dict[str, Any] = _to_cpu(dict(state))
         self.epoch: int = state["epoch"]
+        finished = state["finished"]
+        self.finished: dict[int, int] = {} if finished is None else {finished["epoch"]: finished["batches"]}
+        self._batch_size: int | None = state["made_as"]["batch_size"]
         self.start: dict[str, Any] = self.state["start"]
         position = Position(**{field.name: self.state[field.name] for field in fields(Position)})
         self.first = _converted(position, state["made_as"], now)
@@ -114,7 +132,9 @@ class Resumption:
         return batches
 
     def _skipped_by_index(self) -> tuple[Iterator[Any], int]:
-        return self._samplers.resume(self.start, samples=self.first.drawn, batches=self.first.batches)
+        return self._samplers.resume(
+            self.start, samples=self.first.drawn, batches=self.first.batches, batch_size=self._batch_size
+        )
 
     def _read_and_dropped(self) -> tuple[Iterator[Any], int]:
         self._samplers.restore_generators(self.start)
@@ -138,20 +158,19 @@ def _converted(position: Position, then: Mapping[str, Any], now: Mapping[str, An
     return Position(drawn // now["batch_size"], drawn, samples)
 
 
-KEYS = frozenset(state_after(None, [], seed=0, epoch=0))
-
-
-def _check(state: Mapping[str, Any], now: Mapping[str, Any], changeable: set[str]) -> None:
-    if state.get("format") != FORMAT or not state.keys() >= KEYS:
-        raise ValueError(
-            f"the state must be one of PrefetchLoader.state_dict() of format {FORMAT}; got format "
-            f"{state.get('format')!r} with keys {sorted(map(str, state))}: take it with this version of fastload"
-        )
-    then = state["made_as"]
+def _check_fit(then: Mapping[str, Any], now: Mapping[str, Any], changeable: set[str]) -> None:
     differing = [name for name in now if name not in changeable and then.get(name) != now[name]]
     if differing:
         was, has = (", ".join(f"{name}={values.get(name)!r}" for name in differing) for values in (then, now))
         raise ValueError(
             f"the state was taken with {was}, and this loader has {has}: its samples, their order or their "
             "augmentations would differ; make the loader as it was"
+        )
+
+
+def _check_own_state(state: Any, loader: Any) -> None:
+    if state is not None and not callable(getattr(loader, "load_state_dict", None)):
+        raise ValueError(
+            f"the state holds one of the wrapped loader, and {type(loader).__name__} has no load_state_dict: make the "
+            "loader as it was"
         )
