@@ -1,4 +1,4 @@
-"""What a pass over memory is asked to do, as the kernels and their references both read it."""
+"""Parameters of the image kernels: colour operations, erased boxes, mixing, and the epilogue that runs them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ __all__ = ["ColourProgram", "Epilogue", "Erase", "Mix", "Op"]
 
 
 class Op(IntEnum):
-    """Colour operations, torchvision v2's, on values from 0 to 1; those below ``CONTRAST`` need nothing but the pixel.
+    """Codes of torchvision v2's colour operations, on values from 0 to 1.
 
-    In a program each is a row (code, amount); what ``amount`` is stands behind it.
+    A program holds each operation as a row (code, amount). The comment beside a code says what ``amount`` means.
+    Operations below ``CONTRAST`` are pointwise. ``CONTRAST`` and those above also need statistics of the whole image.
     """
 
-    NONE = 0
+    NONE = 0  # leaves the image as it is
     BRIGHTNESS = 1  # factor
     SATURATION = 2  # factor
     HUE = 3  # turns of the colour wheel, -0.5 to 0.5
@@ -25,16 +26,19 @@ class Op(IntEnum):
     POSTERIZE = 6  # bits, 0 to 8
     INVERT = 7  # none
     CONTRAST = 8  # factor; needs the mean of the grey image
-    AUTOCONTRAST = 9  # none; needs each channel's least and greatest value
+    AUTOCONTRAST = 9  # none; needs each channel's minimum and maximum
 
 
 @dataclass(frozen=True)
 class ColourProgram:
-    """Colour operations, each image's own, cut into parts wherever one needs a statistic of the image before it.
+    """A list of colour operations for each image, split into parts that run in one pass each.
 
-    ``ops``: float32 (N, S, 2) on the CPU, a code and an amount each. ``bounds``: int32 (N, P + 1) on the CPU; part p of
-    image n is ``ops[n, bounds[n, p]:bounds[n, p + 1]]``. An operation that needs a statistic comes first in its part,
-    and never in part 0.
+    A new part begins before each operation that needs statistics: the pass before it computes them. So such an
+    operation is the first of its part, and part 0 has none.
+
+    Attributes:
+        ops: float32 (N, S, 2) on the CPU: for each image, up to S rows (code, amount); see :class:`Op`.
+        bounds: int32 (N, P + 1) on the CPU: part p of image n is ``ops[n, bounds[n, p]:bounds[n, p + 1]]``.
     """
 
     ops: torch.Tensor
@@ -43,10 +47,15 @@ class ColourProgram:
 
 @dataclass(frozen=True)
 class Erase:
-    """A box of each image that is overwritten after normalising, with ``bias[c] + scale[c] * noise``.
+    """Overwrites a box of each image with ``bias[c] + scale[c] * noise``, after normalising.
 
-    ``boxes``: int32 (N, 4) on the CPU: top, left, height, width; height 0 for none. ``noise`` is standard normal, drawn
-    for each value by Philox4x32-10 from ``seeds``, int64 (N,) on the CPU; where every scale is 0 none is drawn.
+    ``noise`` is standard normal, from Philox4x32-10. It is only drawn if some ``scale`` is not 0.
+
+    Attributes:
+        boxes: int32 (N, 4) on the CPU, in pixels: top, left, height, width; height 0 erases nothing.
+        seeds: int64 (N,) on the CPU: each image's Philox key.
+        scale: standard deviation of the noise, a number for each channel.
+        bias: mean of the noise, a number for each channel.
     """
 
     boxes: torch.Tensor
@@ -57,10 +66,15 @@ class Erase:
 
 @dataclass(frozen=True)
 class Mix:
-    """Each image mixed with its partner, after normalising and erasing: ``w * image + (1 - w) * partner``.
+    """Mixes each image with another of its batch: ``w * image + (1 - w) * partner``, after normalising and erasing.
 
-    ``partners``: int32 (N,), on the CPU as all here. ``boxes``: int32 (N, 4): top, left, height, width.
-    ``inside``, ``outside``: float32 (N,): w in the box and around it.
+    This is mixup if the box is empty, and CutMix if w is 0 inside of the box and 1 outside.
+
+    Attributes:
+        partners: int32 (N,) on the CPU: index of each image's partner in the batch.
+        boxes: int32 (N, 4) on the CPU, in pixels: top, left, height, width.
+        inside: float32 (N,) on the CPU: w inside of the box.
+        outside: float32 (N,) on the CPU: w outside of the box.
     """
 
     partners: torch.Tensor
@@ -71,12 +85,24 @@ class Mix:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What becomes of a pass's values, floats from 0 to 1, before they are stored.
+    """Kernel epilogue: colour, normalise, erase, mix, round. It runs on values from 0 to 1 before they are stored.
 
-    In this order: part ``part`` of ``program`` (which clamps to 0 and 1 as torchvision does); ``x * scale[c] +
-    bias[c]`` for each channel c if given; ``erase``; ``mix``; rounding to ``dtype``, where uint8 means 255 x, clamped
-    and rounded to the nearest. ``statistics`` asks for the statistics that the program's next part needs; those which
-    part ``part`` itself needs come in as ``previous``, as the pass before returned them.
+    1. Colour: part ``part`` of ``program``. Its operations clamp to 0 and 1 as torchvision's do.
+    2. Normalise: ``x * scale[c] + bias[c]`` for each channel c, if ``scale`` and ``bias`` are given.
+    3. Erase, then mix.
+    4. Round to ``dtype``. uint8 stores 255 x, clamped to 0 and 255, rounded to the nearest integer.
+
+    Attributes:
+        dtype: of the output: uint8, float16, bfloat16 or float32.
+        memory_format: of the output: ``torch.contiguous_format`` or ``torch.channels_last``.
+        scale: a number for each channel, or None for no normalisation.
+        bias: likewise; given if and only if ``scale`` is.
+        program: colour operations, or None.
+        part: which part of ``program`` to run.
+        statistics: whether the pass also returns the statistics that the next part needs, taken after step 1.
+        previous: statistics that the pass before returned, for the operation of this part that needs them.
+        erase: boxes to overwrite, or None.
+        mix: images to mix, or None.
     """
 
     dtype: torch.dtype = torch.uint8

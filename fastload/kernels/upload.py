@@ -1,4 +1,4 @@
-"""Bring a pass's parameters to the device in one copy."""
+"""Copy a kernel's parameters to the device in one transfer."""
 
 from __future__ import annotations
 
@@ -10,16 +10,24 @@ from fastload.streams import STREAMLESS, copy_beside
 
 __all__ = ["upload"]
 
-ALIGNMENT = 16  # bytes
+ALIGNMENT = 16  # bytes: each tensor begins at a multiple in the buffer
 
 
 def upload(device: torch.device, *tensors: torch.Tensor) -> list[torch.Tensor]:
-    """CPU tensors on ``device``, packed into one pinned block and copied at once, without making the host wait.
-
-    What is already queued on the current stream does not hold them up.
+    """Copy CPU tensors to ``device``: packed into one pinned buffer, sent in one asynchronous transfer.
 
     >>> upload(torch.device("cpu"), torch.arange(3), torch.ones(2))
     [tensor([0, 1, 2]), tensor([1., 1.])]
+
+    The host does not wait. The transfer has a stream of its own, so it does not queue behind the current stream's
+    earlier work; the current stream waits for it.
+
+    Args:
+        device: where to.
+        tensors: on the CPU, of any shapes and dtypes.
+
+    Returns:
+        The tensors on ``device``, in the same order. They share one allocation.
     """
     if device.type in STREAMLESS or not tensors:
         return [tensor.to(device) for tensor in tensors]
