@@ -1,8 +1,10 @@
-"""Passes over memory that are worth a kernel of their own, each with its reference in plain PyTorch.
+"""Image kernels: each function runs in one or two passes over memory, with its own parameters for each image.
 
-A function here sends its images to the kernel of the same name in ``kernels/triton``, where Triton compiles for their
-device, and to the one in ``kernels/reference`` elsewhere. Both take the same arguments. Parameters that each image has
-its own of are given on the CPU.
+Each function has a Triton kernel in ``kernels/triton`` and a reference in plain PyTorch in ``kernels/reference``, with
+the same name and arguments. Images on a CUDA or XPU device go to the Triton kernel, all others to the reference.
+Unless a docstring says otherwise, per-image parameters are tensors on the CPU. Images are not changed in place.
+
+Pixel values are uint8, 0 to 255, or floating-point, 0 to 1. Kernels compute with values from 0 to 1 in float32.
 """
 
 from __future__ import annotations
@@ -36,9 +38,8 @@ __all__ = [
     "warp",
 ]
 
-# Triton compiles for these; elsewhere, and for more channels than some kernels unroll, the reference does the work.
-_TRITON_DEVICES = ("cuda", "xpu")
-_MAX_CHANNELS = 16
+_TRITON_DEVICES = ("cuda", "xpu")  # other devices run the reference
+_MAX_CHANNELS = 16  # of kernels that unroll the loop over channels; images of more run the reference
 
 
 def flip_normalize(
@@ -50,7 +51,7 @@ def flip_normalize(
     dtype: torch.dtype = torch.float32,
     memory_format: torch.memory_format = torch.contiguous_format,
 ) -> torch.Tensor:
-    """Mirror some images left to right and compute ``(images / 255 - mean) / std`` for each channel, in one pass.
+    """Flip chosen images left to right and normalise: ``(images / 255 - mean) / std`` for each channel, in one pass.
 
     >>> images = torch.tensor([[[[0, 255]]], [[[0, 255]]]], dtype=torch.uint8)
     >>> flip_normalize(images, [0.5], [0.25], torch.tensor([False, True])).flatten(1)
@@ -58,12 +59,20 @@ def flip_normalize(
             [ 2., -2.]])
 
     Args:
-        images: uint8 (N, C, H, W), any strides; rows of four-pixel words are read fastest.
-        mean: of each channel, C numbers, as fractions of 255.
-        std: of each channel, likewise.
-        flip: which images to mirror, bool (N,) on the images' device; None for none.
+        images: uint8 (N, C, H, W), any strides. Fastest where W is a multiple of 4, and rows begin at multiples of 4
+            bytes.
+        mean: C numbers from 0 to 1, one for each channel.
+        std: C numbers, in the same unit; none is 0.
+        flip: bool (N,) on the images' device: which images to flip; None flips none.
         dtype: of the result: float32, bfloat16 or float16. Computed in float32, rounded once.
         memory_format: of the result: ``torch.contiguous_format`` or ``torch.channels_last``.
+
+    Returns:
+        The normalised images, (N, C, H, W).
+
+    Raises:
+        ValueError: ``mean`` and ``std`` differ in length.
+        ZeroDivisionError: a number of ``std`` is 0.
     """
     kernel = _kernel("flip_normalize", "normalize", images, _MAX_CHANNELS)
     result: torch.Tensor = kernel(images, mean, std, flip, dtype=dtype, memory_format=memory_format)
@@ -79,7 +88,7 @@ def resample(
     fill: float = 0.0,
     epilogue: Epilogue = Epilogue(),  # noqa: B008  (it is frozen)
 ) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
-    """Crop, resize and mirror images of any sizes, and finish the values, in one pass.
+    """Crop, resize and flip images of different sizes, and run the epilogue, in one pass.
 
     >>> images = Ragged.of([torch.arange(16, dtype=torch.uint8).view(1, 4, 4)])
     >>> window = torch.tensor([[0, 0, 4, 4, 2, 2, 0, 0, 0, 0]], dtype=torch.int32)
@@ -87,17 +96,27 @@ def resample(
     torch.Size([1, 1, 2, 2])
 
     Args:
-        images: uint8, 0 to 255, or floating-point, 0 to 1.
-        windows: int32 (N, 10) on the CPU, in pixels, for each image: top, left, height, width of the box that is cut
-            out; the height and width that it is resized to; where in that the output begins, y and x; whether the
-            output is mirrored along y and x. What lies outside of the image or of the resized box is ``fill``.
-        size: height and width of every output, or each output's own, int64 (N, 2).
-        interpolation: "bilinear" or "bicubic", both antialiased as torchvision's, or "nearest".
-        fill: a value from 0 to 1.
-        epilogue: what becomes of the values.
+        images: N images of C channels: uint8, float16, bfloat16 or float32.
+        windows: int32 (N, 10) on the CPU, in pixels. The columns are: top, left, height and width of the source box;
+            height and width to which the box is resized; y and x in the resized box where the output begins; 1 to flip
+            the output vertically, 1 to flip it horizontally, else 0.
+        size: height and width of every output; or int64 (N, 2) on the CPU, a height and a width for each.
+        interpolation: "bilinear" or "bicubic", antialiased as torchvision's ``resize(antialias=True)`` does, or
+            "nearest".
+        fill: value, from 0 to 1, of the parts of the box outside of the image, and of the output outside of the
+            resized box.
+        epilogue: colour, normalisation, erasing and dtype of the output; ``epilogue.mix`` must be None.
 
     Returns:
-        The images, (N, C, H, W) if all are of one size, and the statistics that ``epilogue`` asked for.
+        The outputs: a batch (N, C, H, W) if ``size`` is a tuple, else a ``Ragged``; and statistics to pass on as
+        ``previous`` if ``epilogue.statistics`` is set, else None.
+
+    Raises:
+        TypeError: the dtype of ``images`` or ``epilogue`` is unsupported.
+        ValueError: ``interpolation`` is unknown, ``windows`` has another shape, dtype or device or an empty box, or
+            ``epilogue`` does not fit the images.
+
+    The bicubic filter is Keys, "Cubic convolution interpolation for digital image processing" (1981), with a = -0.5.
     """
     kernel = _kernel("resample", "resample", images, _MAX_CHANNELS)
     result: tuple[torch.Tensor | Ragged, torch.Tensor | None] = kernel(
@@ -107,18 +126,25 @@ def resample(
 
 
 def colour(images: torch.Tensor | Ragged, epilogue: Epilogue) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
-    """Finish the values of images, pixel by pixel.
+    """Run an epilogue on images: colour operations, normalise, erase, mix and round, in one pass.
 
     >>> program = ColourProgram(torch.tensor([[[Op.INVERT, 0.0]]]), torch.tensor([[0, 1]], dtype=torch.int32))
     >>> colour(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), Epilogue(program=program))[0]
     tensor([[[[255,   0]]]], dtype=torch.uint8)
 
     Args:
-        images: (N, C, H, W), or images of different sizes; uint8, 0 to 255, or floating-point, 0 to 1.
-        epilogue: what becomes of the values.
+        images: (N, C, H, W), or images of different sizes; uint8, float16, bfloat16 or float32.
+        epilogue: what to do, and dtype and memory format of the result; see :class:`Epilogue`. Colour operations need
+            1 or 3 channels.
 
     Returns:
-        The images, and the statistics that ``epilogue`` asked for.
+        The images; and statistics to pass on as ``previous`` if ``epilogue.statistics`` is set, else None.
+
+    Raises:
+        TypeError: the dtype of ``images`` or ``epilogue`` is unsupported.
+        ValueError: ``epilogue`` does not fit the images, or its fields contradict one another.
+
+    The formulas are those of ``torchvision/transforms/v2/functional/_color.py``.
     """
     kernel = _kernel("colour", "colour", images, _MAX_CHANNELS)
     result: tuple[torch.Tensor | Ragged, torch.Tensor | None] = kernel(images, epilogue)
@@ -133,38 +159,114 @@ def warp(
     fill: float | None = 0.0,
     dtype: torch.dtype = torch.float32,
 ) -> torch.Tensor:
-    """Map images by inverse affine matrices about their centres, float32 (N, 6), as torchvision's ``affine`` does.
+    """Rotate, translate, scale and shear: each image by its own affine matrix, in one pass.
 
-    What comes from outside is ``fill``, from 0 to 1; None is torchvision's None: 0, of which the border is not weighed
-    twice.
+    >>> shift_right = torch.tensor([[1.0, 0.0, -1.0, 0.0, 1.0, 0.0]])
+    >>> warp(torch.tensor([[[[0.1, 0.2, 0.3]]]]), shift_right, fill=1.0)
+    tensor([[[[1.0000, 0.1000, 0.2000]]]])
+
+    The output pixel at (x, y) samples the input at (m0 x + m1 y + m2, m3 x + m4 y + m5). Both are in pixels from the
+    image's centre. torchvision's ``affine`` samples the same way: ``_get_inverse_affine_matrix`` with centre (0, 0)
+    returns such m.
+
+    Args:
+        images: (N, C, H, W), any strides; uint8, float16, bfloat16 or float32.
+        matrices: float32 (N, 6) on the CPU: m0 to m5, which map output to input. The identity copies the image.
+        interpolation: "nearest" or "bilinear".
+        fill: value, from 0 to 1, of samples outside of the image. Bilinear samples at the border are blended with it
+            as torchvision's ``affine`` does. None samples 0 without that blending, as torchvision's None does.
+        dtype: of the result: uint8, float16, bfloat16 or float32. Computed in float32, rounded once.
+
+    Returns:
+        The warped images, (N, C, H, W), with the images' memory format.
+
+    The arguments are not checked: a matrix must be given for every image.
     """
-    return _whole("warp", images, matrices, interpolation=interpolation, fill=fill, dtype=dtype)
+    return _run("warp", images, matrices, interpolation=interpolation, fill=fill, dtype=dtype)
 
 
 def blur(
     images: torch.Tensor, sigmas: torch.Tensor, kernel_size: int, *, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    """Gaussian blur, each image by its sigma in pixels, float32 (N,); those with sigma 0 are copied."""
-    return _whole("blur", images, sigmas, kernel_size, dtype=dtype)
+    """Blur each image with a Gaussian of its own sigma, in two passes: along rows, then along columns.
+
+    >>> blur(torch.tensor([[[[0, 0, 200, 0, 0]]]], dtype=torch.uint8), torch.tensor([0.5]), 3, dtype=torch.uint8)
+    tensor([[[[  0,  21, 157,  21,   0]]]], dtype=torch.uint8)
+
+    The weight at distance d is ``exp(-d^2 / (2 sigma^2))``, normalised to sum 1, as in torchvision's
+    ``gaussian_blur``. Borders are reflected. torchvision refuses an image that is too small to reflect; here pixels
+    further out than the reflection reaches repeat the first row or column.
+
+    Args:
+        images: (N, C, H, W), any strides; uint8, float16, bfloat16 or float32.
+        sigmas: float32 (N,) on the CPU, in pixels; 0 copies the image.
+        kernel_size: in pixels, odd: the same in both directions and for all images.
+        dtype: of the result: uint8, float16, bfloat16 or float32. Computed in float32, rounded once.
+
+    Returns:
+        The blurred images, (N, C, H, W), with the images' memory format.
+
+    The arguments are not checked: a sigma must be given for every image.
+    """
+    return _run("blur", images, sigmas, kernel_size, dtype=dtype)
 
 
 def sharpen(images: torch.Tensor, factors: torch.Tensor, *, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Torchvision's ``adjust_sharpness``, each image by its factor, float32 (N,); those with factor 1 are copied."""
-    return _whole("sharpen", images, factors, dtype=dtype)
+    """Sharpen or smooth each image by its own factor, in one pass.
+
+    >>> image = torch.full((1, 1, 3, 3), 100, dtype=torch.uint8)
+    >>> image[..., 1, 1] = 126
+    >>> sharpen(image, torch.tensor([2.0]), dtype=torch.uint8)[0, 0, 1]
+    tensor([100, 142, 100], dtype=torch.uint8)
+
+    The result is ``smooth + factor * (image - smooth)``, clamped to 0 and 1, as in torchvision's ``adjust_sharpness``.
+    ``smooth`` is a 3 x 3 mean that weighs the centre 5/13 and each neighbour 1/13. Pixels at the border stay as they
+    are.
+
+    Args:
+        images: (N, C, H, W), any strides; uint8, float16, bfloat16 or float32.
+        factors: float32 (N,) on the CPU: 0 smooths, 1 copies, above 1 sharpens.
+        dtype: of the result: uint8, float16, bfloat16 or float32. Computed in float32, rounded once.
+
+    Returns:
+        The sharpened images, (N, C, H, W), with the images' memory format.
+
+    The arguments are not checked: a factor must be given for every image.
+    """
+    return _run("sharpen", images, factors, dtype=dtype)
 
 
 def equalize(images: torch.Tensor, chosen: torch.Tensor, *, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Torchvision's ``equalize`` of the images ``chosen``, bool (N,); the others are copied."""
-    return _whole("equalize", images, chosen, dtype=dtype)
+    """Equalize the histogram of each channel of chosen images, and copy the others, in two passes.
+
+    >>> dull = torch.arange(100, 104, dtype=torch.uint8).repeat(1, 1, 256, 1)
+    >>> equalize(dull, torch.tensor([True]), dtype=torch.uint8)[0, 0, 0]
+    tensor([  0,  85, 171, 255], dtype=torch.uint8)
+
+    The result is that of torchvision's ``equalize``, whose formula is Pillow's ``ImageOps.equalize``. Floating-point
+    images are quantised to 256 levels first.
+
+    Args:
+        images: (N, C, H, W), any strides; uint8, float16, bfloat16 or float32.
+        chosen: bool (N,) on the CPU: which images to equalize.
+        dtype: of the result: uint8, float16, bfloat16 or float32.
+
+    Returns:
+        The images, (N, C, H, W), with the memory format of those given.
+
+    The arguments are not checked: a bool must be given for every image.
+    """
+    return _run("equalize", images, chosen, dtype=dtype)
 
 
-def _whole(name: str, images: torch.Tensor, *parameters: Any, **options: Any) -> torch.Tensor:
+def _run(name: str, images: torch.Tensor, *parameters: Any, **options: Any) -> torch.Tensor:
     result: torch.Tensor = _kernel(name, name, images)(images, *parameters, **options)
     return result
 
 
-def _kernel(name: str, module: str, images: torch.Tensor | Ragged, most: float = math.inf) -> Any:
+def _kernel(name: str, module: str, images: torch.Tensor | Ragged, max_channels: float = math.inf) -> Any:
+    """The function ``name`` of ``kernels/triton`` or ``kernels/reference``, whichever runs on these images."""
     channels = images.channels if isinstance(images, Ragged) else images.shape[1]
-    compiled = images.device.type in _TRITON_DEVICES and channels <= most
-    # Triton is imported where it runs.
+    compiled = images.device.type in _TRITON_DEVICES and channels <= max_channels
+    # Imported here, so that Triton is only imported on machines that run it.
     return getattr(import_module(f"fastload.kernels.{'triton' if compiled else 'reference'}.{module}"), name)

@@ -1,4 +1,4 @@
-"""What the Triton kernels and their references share: checks of arguments, memory for outputs, filters' weights."""
+"""Shared by the Triton kernels and the references: argument checks, output allocation, filter weights."""
 
 from __future__ import annotations
 
@@ -27,12 +27,18 @@ DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
 FORMATS = (torch.contiguous_format, torch.channels_last)
 COLOUR_CHANNELS = (1, 3)
 WINDOW_COLUMNS = 10
-ALIGNMENT = 16  # of an image in the memory of a Ragged, in bytes
+ALIGNMENT = 16  # bytes: each image of a Ragged output begins at a multiple
 SMOOTHING_NEIGHBOUR, SMOOTHING_CENTRE = 1 / 13, 5 / 13  # weights of Pillow's SMOOTH filter
 
 
 def check_resample(images: Ragged, windows: torch.Tensor, interpolation: str, epilogue: Epilogue) -> None:
-    """Refuse what neither the kernel nor the reference can do."""
+    """Check the arguments of ``resample``.
+
+    Raises:
+        TypeError: ``images`` or ``epilogue`` has an unsupported dtype.
+        ValueError: ``interpolation`` is unknown, ``windows`` has the wrong shape or an empty box, or ``epilogue`` does
+            not fit the images or mixes.
+    """
     if interpolation not in INTERPOLATIONS:
         raise ValueError(f"interpolation must be 'bilinear', 'bicubic' or 'nearest'; got {interpolation!r}")
     if windows.shape != (len(images), WINDOW_COLUMNS) or windows.dtype is not torch.int32 or windows.is_cuda:
@@ -53,18 +59,18 @@ def check_resample(images: Ragged, windows: torch.Tensor, interpolation: str, ep
 
 
 def check_colour(images: torch.Tensor | Ragged, epilogue: Epilogue) -> None:
-    """Refuse what neither the kernel nor the reference can do.
+    """Check the arguments of ``colour``.
 
     Raises:
-        TypeError: the images' dtype or the result's is not one that can be read or stored.
-        ValueError: the parts of ``epilogue`` do not fit the images or one another.
+        TypeError: ``images`` or ``epilogue`` has an unsupported dtype.
+        ValueError: ``epilogue`` does not fit the images, or its fields contradict one another.
     """
     channels = images.channels if isinstance(images, Ragged) else images.shape[1]
     for name, dtype in (("the images' dtype", images.dtype), ("epilogue.dtype", epilogue.dtype)):
         if dtype not in DTYPES:
-            raise TypeError(f"{name} must be one of {_listed(DTYPES)}; got {dtype}: convert the images first")
+            raise TypeError(f"{name} must be one of {_join(DTYPES)}; got {dtype}: convert the images first")
     if epilogue.memory_format not in FORMATS:
-        raise ValueError(f"epilogue.memory_format must be one of {_listed(FORMATS)}; got {epilogue.memory_format}")
+        raise ValueError(f"epilogue.memory_format must be one of {_join(FORMATS)}; got {epilogue.memory_format}")
     if epilogue.program is not None and channels not in COLOUR_CHANNELS:
         raise ValueError(
             f"colour operations need 1 or 3 channels; got {channels}: leave them out, or give them the colour channels"
@@ -85,10 +91,10 @@ def check_colour(images: torch.Tensor | Ragged, epilogue: Epilogue) -> None:
 
 
 def _check_channels(epilogue: Epilogue, channels: int) -> None:
-    named = {"epilogue.scale": epilogue.scale, "epilogue.bias": epilogue.bias}
+    coefficients = {"epilogue.scale": epilogue.scale, "epilogue.bias": epilogue.bias}
     if epilogue.erase is not None:
-        named |= {"epilogue.erase.scale": epilogue.erase.scale, "epilogue.erase.bias": epilogue.erase.bias}
-    for name, numbers in named.items():
+        coefficients |= {"epilogue.erase.scale": epilogue.erase.scale, "epilogue.erase.bias": epilogue.erase.bias}
+    for name, numbers in coefficients.items():
         if numbers is not None and len(numbers) != channels:
             raise ValueError(f"{name} must have a number for each of {channels} channels; got {numbers}")
     if (epilogue.scale is None) != (epilogue.bias is None):
@@ -106,43 +112,43 @@ def _needs_statistics(epilogue: Epilogue) -> bool:
     return bool(((codes >= Op.CONTRAST) & (start <= slots) & (slots < stop)).any())
 
 
-def _listed(allowed: tuple[object, ...]) -> str:
+def _join(allowed: tuple[object, ...]) -> str:
     return ", ".join(map(str, allowed))
 
 
 def allocate(images: Ragged, size: tuple[int, int] | torch.Tensor, epilogue: Epilogue) -> Ragged:
-    """Memory for the outputs: one batch if ``size`` is one for all, else images one behind the other."""
+    """Allocate the outputs: one batch if ``size`` is a tuple, else images of different sizes in one block of memory."""
     if not isinstance(size, torch.Tensor):
         shape = (len(images), images.channels, *size)
         batch = torch.empty(shape, dtype=epilogue.dtype, device=images.device, memory_format=epilogue.memory_format)
         return Ragged.of(batch)
     heights, widths = size.unbind(1)
     pixels = heights * widths
-    step = ALIGNMENT // epilogue.dtype.itemsize
-    lengths = -(-pixels * images.channels // step) * step
+    granule = ALIGNMENT // epilogue.dtype.itemsize
+    lengths = -(-pixels * images.channels // granule) * granule
     starts = lengths.cumsum(0) - lengths
     memory = torch.empty(int(lengths.sum()), dtype=epilogue.dtype, device=images.device)
-    one = torch.ones_like(widths)
-    last = epilogue.memory_format is torch.channels_last
-    strides = (one, widths * images.channels, one * images.channels) if last else (pixels, widths, one)
+    ones = torch.ones_like(widths)
+    interleaved = epilogue.memory_format is torch.channels_last
+    strides = (ones, widths * images.channels, ones * images.channels) if interleaved else (pixels, widths, ones)
     addresses = memory.data_ptr() + starts * memory.itemsize
     return Ragged(memory, torch.stack([addresses, heights, widths, *strides], 1), images.channels)
 
 
 def as_batch(outs: Ragged) -> torch.Tensor | Ragged:
-    """The batch, if the outputs are one."""
+    """The outputs as a batch (N, C, H, W) if they were allocated as one, else unchanged."""
     return outs.memory if isinstance(outs.memory, torch.Tensor) and outs.memory.ndim == len("NCHW") else outs
 
 
 def affine(mean: Sequence[float], std: Sequence[float]) -> tuple[list[float], list[float]]:
-    """The scale and bias for which ``x * scale + bias`` is ``(x / 255 - mean) / std``."""
+    """Scale and bias of each channel, such that ``x * scale + bias`` is ``(x / 255 - mean) / std``."""
     scale = [1 / (255 * s) for s in std]
     bias = [-m / s for m, s in zip(mean, std, strict=True)]
     return scale, bias
 
 
 def gaussian_weights(sigmas: torch.Tensor, kernel_size: int) -> torch.Tensor:
-    """Each image's kernel in one direction, float32 (N, K), with sum 1.
+    """Each image's one-dimensional Gaussian kernel, float32 (N, K), normalised to sum 1.
 
     >>> gaussian_weights(torch.tensor([0.0, 1.0]), 3)
     tensor([[0.0000, 1.0000, 0.0000],
@@ -151,5 +157,5 @@ def gaussian_weights(sigmas: torch.Tensor, kernel_size: int) -> torch.Tensor:
     reach = kernel_size // 2
     places = torch.arange(-reach, reach + 1) / math.sqrt(2)
     sigmas = sigmas[:, None]
-    # Of sigma 0 only the limit makes sense.
+    # Sigma 0: the limit, a kernel that copies.
     return torch.where(sigmas > 0, torch.softmax(-((places / sigmas) ** 2), 1), (places == 0).float())
