@@ -1,4 +1,4 @@
-"""What the kernels compute, in plain PyTorch: the CPU path, the tests' truth and the benchmarks' check."""
+"""Reference implementations of the kernels in plain PyTorch: they run on the CPU and check tests and benchmarks."""
 
 from fastload.kernels.reference.normalize import flip_normalize
 

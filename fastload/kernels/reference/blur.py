@@ -1,4 +1,4 @@
-"""Gaussian blur, in plain PyTorch."""
+"""Reference of ``kernels.blur`` in plain PyTorch: two depthwise convolutions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,10 @@ __all__ = ["blur"]
 def blur(
     images: torch.Tensor, sigmas: torch.Tensor, kernel_size: int, *, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    """Blur each image by a Gaussian of its sigma, float32 (N,) in pixels; those with sigma 0 are copied.
+    """Blur each image with a Gaussian of its own sigma, float32 (N,), in pixels; sigma 0 copies the image.
 
     >>> blur(torch.tensor([[[[0.0, 0.0, 1.0, 0.0, 0.0]]]]), torch.tensor([0.5]), 3).round(decimals=3)
     tensor([[[[0.0000, 0.1070, 0.7870, 0.1070, 0.0000]]]])
-
-    Torchvision's ``gaussian_blur`` with the odd ``kernel_size`` in both directions. It refuses images that are not
-    larger than half the kernel; here their first row or column goes on where the mirror image ends.
 
     See :func:`fastload.kernels.blur`, which has the same signature.
     """
@@ -35,7 +32,7 @@ def blur(
 def _blurred(values: torch.Tensor, kernels: torch.Tensor) -> torch.Tensor:
     n, channels, height, width = values.shape
     reach = kernels.shape[1] // 2
-    rows, columns = (_mirrored(length, reach).to(values.device) for length in (height, width))
+    rows, columns = (_reflected_indices(length, reach).to(values.device) for length in (height, width))
     planes = values[:, :, rows[:, None], columns].view(1, n * channels, len(rows), len(columns))
     kernels = kernels.repeat_interleave(channels, 0)[:, None, None]
     planes = conv2d(planes, kernels, groups=n * channels)
@@ -43,7 +40,7 @@ def _blurred(values: torch.Tensor, kernels: torch.Tensor) -> torch.Tensor:
     return planes.view(n, channels, height, width)
 
 
-def _mirrored(length: int, reach: int) -> torch.Tensor:
-    """The places from ``reach`` before a line's begin to ``reach`` behind its end, mirrored at both."""
-    places = torch.arange(-reach, length + reach).abs()
-    return torch.minimum(places, 2 * (length - 1) - places).clamp(min=0)
+def _reflected_indices(length: int, reach: int) -> torch.Tensor:
+    """Source indices that pad a line by ``reach`` at both ends: reflected; index 0 where that leaves the line."""
+    indices = torch.arange(-reach, length + reach).abs()
+    return torch.minimum(indices, 2 * (length - 1) - indices).clamp(min=0)

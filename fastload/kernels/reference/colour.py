@@ -1,4 +1,4 @@
-"""Finish the values of images, pixel by pixel, in plain PyTorch."""
+"""Reference of ``kernels.colour`` in plain PyTorch, and of the epilogue."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fastload.structure.ragged import Ragged
 
 __all__ = ["apply_epilogue", "colour"]
 
-GREY = (0.2989, 0.587, 0.114)
+GREY = (0.2989, 0.587, 0.114)  # weights of red, green and blue, as torchvision's
 
 
 def colour(images: torch.Tensor | Ragged, epilogue: Epilogue) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
-    """Apply colour operations, normalise, erase, mix and round. See :func:`fastload.kernels.colour`."""
+    """Run an epilogue on images. See :func:`fastload.kernels.colour`, which has the same signature."""
     check_colour(images, epilogue)
     full = 255 if images.dtype is torch.uint8 else 1
     values, statistics = apply_epilogue([image.float() / full for image in images], epilogue)
@@ -32,7 +32,11 @@ def colour(images: torch.Tensor | Ragged, epilogue: Epilogue) -> tuple[torch.Ten
 def apply_epilogue(
     values: Sequence[torch.Tensor], epilogue: Epilogue
 ) -> tuple[list[torch.Tensor], torch.Tensor | None]:
-    """Images (C, H, W), float32 from 0 to 1, as ``epilogue`` stores them; and their statistics, (N, 7) or None."""
+    """Run ``epilogue`` on images (C, H, W), float32 from 0 to 1.
+
+    Returns:
+        The images in the epilogue's dtype; and their statistics, float32 (N, 7), or None if not asked for.
+    """
     if epilogue.program is not None:
         values = [_coloured(value, epilogue, n) for n, value in enumerate(values)]
     statistics = torch.stack([_statistics(value) for value in values]) if epilogue.statistics and values else None
@@ -56,7 +60,7 @@ def _coloured(values: torch.Tensor, epilogue: Epilogue, n: int) -> torch.Tensor:
 
 
 def _operated(values: torch.Tensor, op: Op, amount: float, previous: torch.Tensor | None) -> torch.Tensor:  # noqa: PLR0911
-    """One operation by the formulas of ``torchvision/transforms/v2/functional/_color.py``."""
+    """Apply one operation: the formulas of ``torchvision/transforms/v2/functional/_color.py``."""
     match op:
         case Op.BRIGHTNESS:
             return (values * amount).clamp(0, 1)
@@ -92,15 +96,15 @@ def _grey(values: torch.Tensor) -> torch.Tensor:
 
 
 def turned(values: torch.Tensor, turns: float) -> torch.Tensor:
-    """The hue of an image (3, H, W) turned by a part of the colour wheel.
+    """Rotate the hue of an RGB image (3, H, W) by ``turns`` of the colour wheel.
 
     >>> red = torch.tensor([1.0, 0.0, 0.0]).view(3, 1, 1)
     >>> turned(red, 1 / 3).flatten()
     tensor([0., 1., 0.])
 
-    HSV's saturation and value stay, and so do the greatest and the least channel, v and v - span. Along the wheel's six
-    sectors each channel goes from one to the other and back, in straight lines: full within one sector of its own
-    primary (0, 2, 4), gone from two on.
+    This is RGB to HSV and back in one step. HSV's saturation and value do not change, so neither do the largest
+    channel, ``top``, and the smallest, ``top - span``. Each channel is a piecewise linear function of the hue, in sixths of a
+    turn: ``top`` up to 1 away from its own primary (red 0, green 2, blue 4), ``top - span`` from 2 away.
     """
     r, g, b = values
     top = values.amax(0)
@@ -119,7 +123,7 @@ def _stretched(values: torch.Tensor, least: torch.Tensor, greatest: torch.Tensor
 
 
 def _statistics(values: torch.Tensor) -> torch.Tensor:
-    """The mean of grey, each channel's least value and each one's greatest, as the next part takes them: (7,)."""
+    """Statistics that the next part needs, (7,): mean of the grey image, 3 channels' minima, 3 channels' maxima."""
     pixels = values.flatten(1)
     least, greatest = (extremes.expand(3) if len(values) == 1 else extremes for extremes in pixels.aminmax(dim=1))
     return torch.cat([_grey(values).mean()[None], least, greatest])

@@ -1,4 +1,4 @@
-"""Flip and normalise, in plain PyTorch."""
+"""Reference of ``kernels.flip_normalize`` in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def flip_normalize(
     dtype: torch.dtype = torch.float32,
     memory_format: torch.memory_format = torch.contiguous_format,
 ) -> torch.Tensor:
-    """Mirror some images left to right, then compute ``(images / 255 - mean) / std`` for each channel.
+    """Flip chosen images left to right, then compute ``(images / 255 - mean) / std`` for each channel.
 
     See :func:`fastload.kernels.flip_normalize`, which has the same signature.
     """

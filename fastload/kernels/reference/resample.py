@@ -1,4 +1,4 @@
-"""Crop, resize and flip images of different sizes, in plain PyTorch."""
+"""Reference of ``kernels.resample`` in plain PyTorch: two products with weight matrices for each image."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fastload.structure.ragged import Ragged
 
 __all__ = ["resample"]
 
-SUPPORTS = {"bilinear": 1.0, "bicubic": 2.0}  # how far a filter reaches, in pixels of the coarser image
-KEYS = -0.5  # the cubic's parameter a
+SUPPORTS = {"bilinear": 1.0, "bicubic": 2.0}  # filter radius, in pixels of the coarser image
+CUBIC_A = -0.5  # parameter a of Keys' cubic
 
 
 def resample(
@@ -24,7 +24,7 @@ def resample(
     fill: float = 0.0,
     epilogue: Epilogue = Epilogue(),  # noqa: B008  (frozen)
 ) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
-    """Crop, resize and flip each image, then finish its values.
+    """Crop, resize and flip each image, then run the epilogue.
 
     See :func:`fastload.kernels.resample`, which has the same signature.
     """
@@ -55,7 +55,7 @@ def _resampled(
 
 
 def _box(image: torch.Tensor, top: int, left: int, height: int, width: int, fill: float) -> torch.Tensor:
-    """The source box as float32 from 0 to 1, with ``fill`` where it reaches outside of the image."""
+    """The source box, float32 from 0 to 1, padded with ``fill`` where it lies outside of the image."""
     box = torch.full((len(image), height, width), fill, device=image.device)
     part = image[:, max(top, 0) : max(top + height, 0), max(left, 0) : max(left + width, 0)].float()
     y, x = max(-top, 0), max(-left, 0)
@@ -64,13 +64,17 @@ def _box(image: torch.Tensor, top: int, left: int, height: int, width: int, fill
 
 
 def weights(positions: torch.Tensor, source: int, target: int, interpolation: str) -> torch.Tensor:
-    """Of the output pixels at ``positions`` when ``source`` pixels become ``target``: each source pixel's weight.
+    """Weight matrix that resizes ``source`` pixels to ``target``: a row for each output pixel of ``positions``.
 
     >>> weights(torch.arange(2), 4, 2, "bilinear")
     tensor([[0.4286, 0.4286, 0.1429, 0.0000],
             [0.0000, 0.1429, 0.4286, 0.4286]])
 
-    In float32 and in the order of ``aten/src/ATen/native/cpu/UpSampleKernel.cpp``, which torchvision calls.
+    Computed in float32, with operations in the order of ``aten/src/ATen/native/cpu/UpSampleKernel.cpp``, which
+    torchvision calls.
+
+    Returns:
+        float32 (len(positions), source).
     """
     scale = torch.tensor(source, dtype=torch.float32) / target
     if interpolation == "nearest":
@@ -82,14 +86,14 @@ def weights(positions: torch.Tensor, source: int, target: int, interpolation: st
     taps = torch.arange(source)
     reached = (taps >= (centres - support + 0.5).int()[:, None]) & (taps < (centres + support + 0.5).int()[:, None])
     distances = (taps - centres[:, None] + 0.5) * (1 / stretch)
-    found = _filter(distances.abs(), interpolation) * reached
-    return found / found.sum(1, keepdim=True)
+    unnormalized = _filter(distances.abs(), interpolation) * reached
+    return unnormalized / unnormalized.sum(1, keepdim=True)
 
 
 def _filter(distance: torch.Tensor, interpolation: str) -> torch.Tensor:
-    """The triangle; or Keys, "Cubic convolution interpolation for digital image processing" (1981), equation 4."""
+    """Triangle filter; or Keys, "Cubic convolution interpolation for digital image processing" (1981), equation 4."""
     if interpolation == "bilinear":
         return (1 - distance).clamp(min=0)
-    near = ((KEYS + 2) * distance - (KEYS + 3)) * distance * distance + 1
-    far = (((distance - 5) * distance + 8) * distance - 4) * KEYS
+    near = ((CUBIC_A + 2) * distance - (CUBIC_A + 3)) * distance * distance + 1
+    far = (((distance - 5) * distance + 8) * distance - 4) * CUBIC_A
     return torch.where(distance < 1, near, torch.where(distance < 2, far, 0))

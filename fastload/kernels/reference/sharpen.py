@@ -1,4 +1,4 @@
-"""Sharpen images, or soften them, in plain PyTorch."""
+"""Reference of ``kernels.sharpen`` in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -10,24 +10,22 @@ from fastload.kernels.reference.unit import from_unit, to_unit
 
 __all__ = ["sharpen"]
 
-SMALLEST = 3  # pixels, for an image to have any that is not at its border
+MIN_SIDE = 3  # pixels: a smaller image is all border
 
 
 def sharpen(images: torch.Tensor, factors: torch.Tensor, *, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """``smooth + factor * (image - smooth)`` for each image's factor, float32 (N,), clamped to 0 and 1.
+    """Compute ``smooth + factor * (image - smooth)``, clamped to 0 and 1, with each image's factor, float32 (N,).
 
     >>> image = torch.zeros(1, 1, 3, 3)
     >>> image[..., 1, 1] = 0.5
     >>> sharpen(image, torch.tensor([2.0]))[0, 0, 1].round(decimals=3)
     tensor([0.0000, 0.8080, 0.0000])
 
-    Torchvision's ``adjust_sharpness``: 0 is smooth, 1 the image itself; pixels at the border stay as they are.
-
     See :func:`fastload.kernels.sharpen`, which has the same signature.
     """
     values = to_unit(images)
     channels, *size = values.shape[1:]
-    if values.numel() and min(size) >= SMALLEST:
+    if values.numel() and min(size) >= MIN_SIDE:
         filters = torch.full((channels, 1, 3, 3), SMOOTHING_NEIGHBOUR, device=images.device)
         filters[:, :, 1, 1] = SMOOTHING_CENTRE
         inner = values[..., 1:-1, 1:-1]

@@ -1,4 +1,4 @@
-"""Values as references compute with them, float32 with full scale 1, and as images store them."""
+"""Convert pixel values between their stored dtype and float32 from 0 to 1, in which the references compute."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["from_unit", "to_unit"]
 
 
 def to_unit(images: torch.Tensor) -> torch.Tensor:
-    """A copy in float32, from 0 to 1: uint8 values over 255, floating-point values as they are.
+    """Copy to float32: uint8 values are divided by 255, floating-point values are kept.
 
     >>> to_unit(torch.tensor([0, 255], dtype=torch.uint8))
     tensor([0., 1.])
@@ -18,7 +18,7 @@ def to_unit(images: torch.Tensor) -> torch.Tensor:
 
 
 def from_unit(values: torch.Tensor, images: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The values as ``dtype``, laid out in memory as ``images`` are; uint8 means 255 times, clamped, to the nearest.
+    """Convert to ``dtype``, in the memory format of ``images``; uint8 stores 255 x, clamped and rounded to nearest.
 
     >>> from_unit(torch.tensor([0.5, 1.5]), torch.empty(2), torch.uint8)
     tensor([128, 255], dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""Map images affinely, in plain PyTorch."""
+"""Reference of ``kernels.warp`` in plain PyTorch: ``grid_sample``."""
 
 from __future__ import annotations
 
@@ -18,15 +18,11 @@ def warp(
     fill: float | None = 0.0,
     dtype: torch.dtype = torch.float32,
 ) -> torch.Tensor:
-    """What lies at each pixel's place under the inverse affine map of its image, float32 (N, 6).
+    """Sample each image at the coordinates to which its affine matrix, float32 (N, 6), maps the output pixels.
 
-    >>> one_to_the_right = torch.tensor([[1.0, 0.0, -1.0, 0.0, 1.0, 0.0]])
-    >>> warp(torch.tensor([[[[0.1, 0.2, 0.3]]]]), one_to_the_right, fill=1.0)
+    >>> shift_right = torch.tensor([[1.0, 0.0, -1.0, 0.0, 1.0, 0.0]])
+    >>> warp(torch.tensor([[[[0.1, 0.2, 0.3]]]]), shift_right, fill=1.0)
     tensor([[[[1.0000, 0.1000, 0.2000]]]])
-
-    The output pixel at (x, y) from the centre shows the input at (m0 x + m1 y + m2, m3 x + m4 y + m5) from the centre:
-    torchvision's ``_get_inverse_affine_matrix`` with centre (0, 0) returns such m. ``fill`` is a fraction of full
-    scale, blended with the image's border as torchvision's ``affine`` does with a fill; None is its None: black.
 
     See :func:`fastload.kernels.warp`, which has the same signature.
     """
@@ -37,7 +33,7 @@ def warp(
     grid = _grid(matrices, *images.shape[-2:])
     warped = _sampled(values, grid, interpolation)
     if fill is not None:
-        # Torchvision weighs what it sampled by the image's cover again, although it sampled black outside.
+        # As in torchvision: the samples, already blended with 0 at the border, are multiplied by the coverage again.
         cover = _sampled(torch.ones_like(values[:, :1]), grid, interpolation)
         warped = warped * cover + fill * (1 - cover)
     identity = (matrices == matrices.new_tensor([1, 0, 0, 0, 1, 0])).all(1)
@@ -45,11 +41,11 @@ def warp(
 
 
 def _grid(matrices: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """Where each pixel is to be sampled, (N, H, W, 2), in ``grid_sample``'s coordinates: the borders are -1 and 1."""
+    """Sampling coordinates of each output pixel, (N, H, W, 2), for ``grid_sample``: -1 and 1 are the image's edges."""
     y, x = (torch.arange(length, device=matrices.device) - (length - 1) / 2 for length in (height, width))
-    places = torch.stack([x.expand(height, width), y[:, None].expand(height, width), x.new_ones(height, width)], -1)
+    points = torch.stack([x.expand(height, width), y[:, None].expand(height, width), x.new_ones(height, width)], -1)
     half = matrices.new_tensor([width / 2, height / 2])
-    mapped = places.flatten(0, 1) @ (matrices.view(-1, 2, 3).transpose(1, 2) / half)
+    mapped = points.flatten(0, 1) @ (matrices.view(-1, 2, 3).transpose(1, 2) / half)
     return mapped.view(-1, height, width, 2)
 
 
