@@ -125,7 +125,6 @@ class PrefetchLoader:
         self._resumed: Resumption | None = None  # where the last pass began
         self._identity = object()  # names this loader among those of a data set
         self._is_epoch_set = False  # that of the next pass, by the user
-        self._has_remarked = False
         self._side = side_stream(self.device)
         self._begin_without_passes()
 
@@ -223,19 +222,20 @@ class PrefetchLoader:
         self.epoch, self._is_epoch_set = epoch, True
 
     def _remark(self, share: Share) -> None:
-        """Say once what makes ranks or epochs alike."""
+        """Say at the first pass what makes ranks or epochs alike."""
         data = getattr(self.loader, "dataset", self.loader)
-        is_repeated = is_begun_elsewhere(data, self.seed, self.epoch, self._identity)
-        remark = share.remark(self.loader)
+        is_repeated = is_begun_elsewhere(data, (self.seed, self.epoch, share), self._identity)
+        if self._progress is not None:
+            return
+        remarks = [share.remark(self.loader)]
         if is_repeated and not self._is_epoch_set and draws(self.transform):
-            remark = (
+            remarks.append(
                 f"another PrefetchLoader has begun epoch {self.epoch} of this data set with seed {self.seed}, and "
                 "random transforms draw the same again: a new PrefetchLoader begins at its sampler's epoch, else at 0. "
                 "Call loader.set_epoch(epoch) before each pass; in Lightning, set_epoch(self.current_epoch) in "
                 "train_dataloader()"
             )
-        if remark and not self._has_remarked:
-            self._has_remarked = True
+        for remark in filter(None, remarks):
             warnings.warn(remark, UserWarning, stacklevel=3)
 
     def _live_pass(self) -> PrefetchIterator | None:

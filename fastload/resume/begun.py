@@ -1,21 +1,20 @@
-"""``is_begun_elsewhere``: whether another loader has begun the same epoch of a data set, with the same seed."""
+"""``is_begun_elsewhere``: whether another loader has begun an epoch of a data set that draws the same numbers."""
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Hashable
 
 __all__ = ["is_begun_elsewhere"]
 
-Epoch = tuple[int, int]
-
-_begun: dict[int, dict[Epoch, object]] = {}  # by the identity of the data set: who began an epoch last
+_begun: dict[int, dict[Hashable, object]] = {}  # by the identity of the data set: who began an epoch last
 
 
-def is_begun_elsewhere(data: object, seed: int, epoch: int, owner: object) -> bool:
-    """Note that ``owner`` begins an epoch of ``data``; whether the last to do so was another.
+def is_begun_elsewhere(data: object, epoch: Hashable, owner: object) -> bool:
+    """Note that ``owner`` begins ``epoch`` of ``data``; whether the last to do so was another.
 
     >>> data, first, second = {0}, object(), object()
-    >>> [is_begun_elsewhere(data, 0, epoch, owner) for owner in (first, second) for epoch in (3, 3)]
+    >>> [is_begun_elsewhere(data, epoch, owner) for owner in (first, second) for epoch in (3, 3)]
     [False, False, True, False]
 
     Of data that has no weak references, such as a list, nothing is noted.
@@ -25,6 +24,6 @@ def is_begun_elsewhere(data: object, seed: int, epoch: int, owner: object) -> bo
             weakref.finalize(data, _begun.pop, id(data), None).atexit = False
         except TypeError:
             return False
-    last = _begun.setdefault(id(data), {}).get((seed, epoch), owner)
-    _begun[id(data)][seed, epoch] = owner
+    last = _begun.setdefault(id(data), {}).get(epoch, owner)
+    _begun[id(data)][epoch] = owner
     return last is not owner

@@ -1,8 +1,10 @@
 """G9: Randomness depends on seed, epoch and the place of the sample in the epoch alone."""
 
+import warnings
+
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import fastload as fl
 from fastload import transforms as T
@@ -63,6 +65,70 @@ def test_g09_the_neighbours_of_bad_files_are_augmented_as_if_these_were_good(bad
         found = decoded(batch_size, on_error, bad)
         assert found.keys() == expected.keys() - bad
         assert all(torch.equal(image, expected[index]) for index, image in found.items())
+
+
+# Which epoch a pass is
+
+
+def flips(loader):
+    return torch.cat([images[:, 0, 0, 0] != 0 for images, _ in loader])
+
+
+def flipping(dataset, sampler=None):
+    return fl.PrefetchLoader(DataLoader(dataset, 8, sampler=sampler), transform=T.RandomHorizontalFlip(), device="cpu")
+
+
+def ramps():
+    return TensorDataset(torch.arange(8, dtype=torch.uint8).expand(32, 3, 2, 8), torch.arange(32))
+
+
+def flips_of(epoch):
+    loader = flipping(ramps())
+    loader.set_epoch(epoch)
+    return flips(loader)
+
+
+@pytest.mark.parametrize("made_anew", [False, True])
+def test_g09_the_samplers_epoch_is_the_loaders(made_anew):
+    dataset = ramps()
+    sampler = DistributedSampler(dataset, 1, 0, shuffle=False)
+    loader = flipping(dataset, sampler)
+    for epoch in (0, 4, 5, 2):
+        sampler.set_epoch(epoch)  # as Lightning and users do, beside the loader
+        loader = flipping(dataset, sampler) if made_anew else loader
+        assert torch.equal(flips(loader), flips_of(epoch))
+    assert torch.equal(flips(loader), flips_of(3))  # and without a word, the next
+
+
+def test_g09_a_loader_made_anew_that_repeats_an_epoch_says_so_and_how_to_cure_it():
+    dataset = ramps()
+    flips(flipping(dataset))
+    with pytest.warns(UserWarning, match=r"another PrefetchLoader has begun epoch 0 .* Call loader.set_epoch\(epoch\)"):
+        repeated = flips(flipping(dataset))
+    assert torch.equal(repeated, flips_of(0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        announced = flipping(dataset)
+        announced.set_epoch(1)
+        assert torch.equal(flips(announced), flips_of(1))
+        flips(announced)
+        list(fl.PrefetchLoader(DataLoader(dataset, 8), (0.5,) * 3, (0.5,) * 3, device="cpu"))  # draws nothing
+
+
+def test_g09_a_pass_that_was_only_begun_is_no_epoch():
+    """Lightning asks a loader for an iterator to see whether it has one."""
+    loader = flipping(ramps())
+    iter(loader)
+    assert torch.equal(flips(loader), flips_of(0))
+    iter(loader)
+    state = loader.state_dict()
+    assert torch.equal(flips(loader), flips_of(1))
+    loader.load_state_dict(state)
+    next(iter(loader))
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    iter(loader)
+    assert torch.equal(flips(loader), flips_of(1)[8:])
 
 
 @pytest.mark.gpu

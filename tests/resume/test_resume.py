@@ -615,9 +615,9 @@ def taken(kind="in order", place=3, **options):
 @pytest.mark.parametrize(
     ("state", "kind", "message"),
     [
-        (lambda: {"_snapshot": 1}, "in order", r"format 1; got format None with keys \['_snapshot'\]"),
-        (lambda: taken() | {"format": 9}, "in order", "format 1; got format 9"),
-        (lambda: {"format": 1}, "in order", r"of format 1; got format 1 with keys \['format'\]"),
+        (lambda: {"_snapshot": 1}, "in order", r"format 2; got format None with keys \['_snapshot'\]"),
+        (lambda: taken() | {"format": 9}, "in order", "format 2; got format 9"),
+        (lambda: {"format": 1}, "in order", r"of format 2; got format 1 with keys \['format'\]"),
         (lambda: taken(seed=3), "in order", "taken with seed=3, and this loader has seed=7"),
         (lambda: taken("shuffled"), "in order", "with sampler='RandomSampler', and.*sampler='SequentialSampler'"),
         (lambda: taken("shuffled"), "generator", "with generators=0, and this loader has generators=1"),
