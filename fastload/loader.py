@@ -8,12 +8,12 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from numbers import Integral
 from typing import Any, TypeGuard
 
 import torch
 from torch.utils.data import DataLoader
 
+from fastload.arguments import device_of, integer
 from fastload.data.vision_collate import keep_vision_types
 from fastload.prefetch.decode_ahead import DecodeStage
 from fastload.prefetch.garbage import garbage_kept_from_workers
@@ -33,7 +33,7 @@ from fastload.transforms.draws import draws
 __all__ = ["PrefetchLoader"]
 
 
-SEEDS, EPOCHS = 2**63, 2**32
+MOST_SEED, EPOCHS = 2**63 - 1, 2**32
 
 
 class PrefetchLoader:
@@ -101,17 +101,15 @@ class PrefetchLoader:
     ) -> None:
         if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
             raise TypeError(f"loader must be an iterable of batches, such as a DataLoader; got {type(loader).__name__}")
-        if not _is_integer(depth) or depth < 1:
-            raise ValueError(f"depth must be an int of at least 1, the number of batches that may wait; got {depth!r}")
-        if not _is_integer(seed) or not 0 <= seed < SEEDS:
-            raise ValueError(f"seed must be an int from 0 to 2**63 - 1; got {seed!r}")
+        depth = integer("depth", depth, least=1)
+        seed = integer("seed", seed, 0, MOST_SEED)
         keep_vision_types(loader)
         self.loader = loader
         self._device = _resolve(device)
         self.transform = _plan(transform, mean, std, dtype, memory_format)
-        self._depth = int(depth)
+        self._depth = depth
         self._static = Static.of(static)
-        self.seed = int(seed)
+        self.seed = seed
         self._shard = _checked_shard(shard)
         self._samplers_epoch = self._samplers.epoch
         self.epoch = self._samplers_epoch if _is_epoch(self._samplers_epoch) else 0
@@ -296,12 +294,9 @@ class PrefetchLoader:
             TypeError: ``epoch`` is not an int.
             ValueError: it is not from 0 to 2**32 - 1.
         """
-        if not _is_integer(epoch):
-            raise TypeError(f"epoch must be an int; got {epoch!r}")
-        if not _is_epoch(epoch):
-            raise ValueError(f"epoch must be from 0 to 2**32 - 1; got {epoch!r}")
-        self._begin_epoch(int(epoch))
-        self._samplers.set_epoch(int(epoch))
+        epoch = integer("epoch", epoch, 0, EPOCHS - 1)
+        self._begin_epoch(epoch)
+        self._samplers.set_epoch(epoch)
         self._samplers_epoch = self._samplers.epoch
 
     @property
@@ -386,14 +381,15 @@ def _plan(
                 "to scale images to 0 to 1"
             )
         return transform
+    steps = transform.transforms if isinstance(transform, Compose) else [transform]
+    if any(isinstance(step, Normalize) for step in steps):
+        raise ValueError(
+            f"images would be normalised twice: leave out one; got mean={mean}, std={std} and T.Normalize in transform"
+        )
     normalize = Normalize(
         mean, std, dtype=dtype or torch.float32, memory_format=memory_format or torch.contiguous_format
     )
     return normalize if transform is None else Compose([transform, normalize])
-
-
-def _is_integer(number: object) -> bool:
-    return isinstance(number, Integral) and not isinstance(number, bool)  # NumPy's too
 
 
 def _is_epoch(number: int | None) -> TypeGuard[int]:
@@ -403,9 +399,9 @@ def _is_epoch(number: int | None) -> TypeGuard[int]:
 def _checked_shard(shard: tuple[int, int] | None) -> tuple[int, int] | None:
     if shard is None:
         return None
-    if not isinstance(shard, Sequence) or len(shard) != len(("rank", "ranks")) or not all(map(_is_integer, shard)):
+    if not isinstance(shard, Sequence) or isinstance(shard, str) or len(shard) != len(("rank", "ranks")):
         raise TypeError(f"shard must be two ints, the rank and the number of ranks; got {shard!r}")
-    rank, ranks = map(int, shard)
+    rank, ranks = (integer("shard", number) for number in shard)
     if not 0 <= rank < ranks:
         raise ValueError(f"shard must be a rank from 0, and a greater number of ranks; got {shard!r}")
     return rank, ranks
@@ -414,7 +410,7 @@ def _checked_shard(shard: tuple[int, int] | None) -> tuple[int, int] | None:
 def _resolve(device: torch.device | str | int | None) -> torch.device:
     """The device with its index, as tensors on it name it."""
     here = torch.accelerator.current_accelerator(check_available=True)
-    wanted = torch.device(device) if device is not None else here or torch.device("cpu")
+    wanted = device_of(device) if device is not None else here or torch.device("cpu")
     if wanted.type == "cpu":
         return torch.device("cpu")
     if here is None or wanted.type != here.type:

@@ -36,7 +36,7 @@ def test_fitting_values_pass_in_silence():
     [
         ({"loader": 7}, "loader must be an iterable of batches.*got int"),
         ({"depth": 0}, "depth must be an int of at least 1.*got 0"),
-        ({"depth": 1.5}, "depth must be an int of at least 1.*got 1.5"),
+        ({"depth": 1.5}, "depth must be an int; got 1.5"),
         ({"seed": -1}, "seed must be an int from 0.*got -1"),
         ({"mean": MEAN}, "mean and std go together"),
         ({"dtype": torch.bfloat16}, "dtype and memory_format are those of normalised images"),

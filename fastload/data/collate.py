@@ -7,7 +7,6 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import default_collate, get_worker_info
 
+from fastload.arguments import flag, integer
 from fastload.data.encoded import ALIGNMENT, CHANNELS, EncodedImages, Kind
 from fastload.data.jpeg_header import scan
 from fastload.data.pixels import UndecodableError, jpeg_pixels, most_pixels, pixels, refuse_beyond
@@ -70,16 +70,18 @@ def collate(samples: Sequence[Any], *, decode: bool = False, most_bytes: int = M
             than ``PIL.Image.MAX_IMAGE_PIXELS`` is one in any case.
 
     Raises:
-        TypeError: the first sample has no file, or another has something else in the place of one.
-        ValueError: ``most_bytes`` is no positive int.
+        TypeError: there is no sample, the first has no file, or another has something else in the place of one.
+        ValueError: ``most_bytes`` is not positive.
     """
-    if not isinstance(most_bytes, Integral) or most_bytes < 1:
-        raise ValueError(f"most_bytes must be an int of at least 1, the bytes of a batch's pixels; got {most_bytes!r}")
+    most_bytes = integer("most_bytes", most_bytes, least=1)
+    flag("decode", decode)
+    if not isinstance(samples, Sequence) or not samples:
+        raise TypeError(f"samples must be a list of at least one sample; got {samples!r}")
     is_file = next((is_file for is_file in _KINDS_OF_FILE if _holds(samples[0], is_file)), None)
     if is_file is None:
         raise TypeError(
-            f"fl.collate packs image files, and the first sample has none: {_described(samples[0])}. Let the data set "
-            "return a file's bytes or its pathlib.Path, or leave out collate_fn"
+            f"fl.collate packs image files, and the first of the samples has none: {_described(samples[0])}. Let the "
+            "data set return a file's bytes or its pathlib.Path, or leave out collate_fn"
         )
     return _collate(samples, is_file, partial(_pack, decode=decode, most_bytes=most_bytes), _stack)
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from PIL import Image
 
+from fastload.arguments import integer
+
 __all__ = ["sample_data"]
 
 # Photographs of skimage.data that are in its wheel (no download) and compress to about as many bytes as ImageNet's.
@@ -66,7 +68,8 @@ def sample_data(root: str | Path, images: int = 1000, *, seed: int = 0) -> Path:
         ModuleNotFoundError: scikit-image is not installed.
     """
     root = Path(root)
-    if not FEWEST <= images <= MOST:
+    seed = integer("seed", seed)
+    if not FEWEST <= integer("images", images) <= MOST:
         raise ValueError(f"images must be from {FEWEST} to {MOST:,}; got {images}")
     if root.exists() and not (root.is_dir() and not any(root.iterdir())):
         raise FileExistsError(f"{root} exists and is not an empty folder: choose a new folder, or empty this one first")

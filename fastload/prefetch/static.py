@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from fastload.arguments import chosen, flag
 from fastload.structure.tree import Path, Tree, name_of, retyped, tree_flatten, tree_unflatten
 
 __all__ = ["BatchSpec", "FixedBuffer", "Static"]
@@ -33,6 +34,7 @@ class Static:
 
     Raises:
         ValueError: ``short`` is none of the three.
+        TypeError: ``poison`` or ``refuse`` is neither True nor False.
     """
 
     short: str = "dynamic"
@@ -40,15 +42,20 @@ class Static:
     refuse: bool = False
 
     def __post_init__(self) -> None:
-        if self.short not in SHORT:
-            raise ValueError(f"static must be True, False, a fl.Static or one of {SHORT}; got {self.short!r}")
+        chosen("short", self.short, SHORT)
+        flag("poison", self.poison)
+        flag("refuse", self.refuse)
 
     @classmethod
     def of(cls, static: bool | str | Static) -> Static | None:
         """The settings that an argument ``static`` stands for; None for False."""
         if isinstance(static, Static):
             return static
-        return cls() if static is True else None if static is False else cls(static)
+        if isinstance(static, bool):
+            return cls() if static else None
+        if static not in SHORT:
+            raise ValueError(f"static must be True, False, a fl.Static or one of {SHORT}; got {static!r}")
+        return cls(static)
 
 
 class FixedBuffer:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fastload.arguments import number
 from fastload.training.ranks import is_fsdp, local_part
 from fastload.training.tensors import described, real_view
 
@@ -30,7 +31,7 @@ class EMA:
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        if not 0 < decay < 1:
+        if not 0 < number("ema", decay) < 1:
             raise ValueError(f"ema must be a decay above 0 and below 1, such as 0.9999, or None; got {decay!r}")
         self.decay = decay
         self._model = model

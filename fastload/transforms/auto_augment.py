@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from fastload.arguments import integer, interpolation_name, number
 from fastload.kernels.spec import Op
-from fastload.transforms.arguments import interpolation_name
 from fastload.transforms.blur import kernel_side, sigma_range
 from fastload.transforms.colour import ColorJitter
 from fastload.transforms.fill import Fill, FillArgument
@@ -87,9 +87,9 @@ class _AutoAugment(Transform):
         depend on the others of its batch.
         """
         columns = zip(parameters.augmentations.unbind(1), parameters.magnitudes.unbind(1), strict=True)
-        for number, (augmentations, magnitudes) in enumerate(columns):
+        for index, (augmentations, magnitudes) in enumerate(columns):
             steps = (self._colour, self._warp, self._sharpen, self._equalize)
-            for step in steps if number % 2 == 0 else reversed(steps):
+            for step in steps if index % 2 == 0 else reversed(steps):
                 step(work, augmentations, magnitudes)
 
     def _colour(self, work: LazyImages, augmentations: torch.Tensor, magnitudes: torch.Tensor) -> None:
@@ -139,13 +139,9 @@ class RandAugment(_AutoAugment):
         fill: FillArgument = None,
     ) -> None:
         super().__init__(interpolation, fill)
-        if not (isinstance(num_ops, int) and num_ops > 0):
-            raise ValueError(f"num_ops must be a positive int; got {num_ops!r}")
+        self.num_ops = integer("num_ops", num_ops, least=1)
         self.num_magnitude_bins = _bins(num_magnitude_bins)
-        if not (isinstance(magnitude, int) and 0 <= magnitude < num_magnitude_bins):
-            raise ValueError(f"magnitude must be an int from 0 to {num_magnitude_bins - 1}; got {magnitude!r}")
-        self.num_ops = num_ops
-        self.magnitude = magnitude
+        self.magnitude = integer("magnitude", magnitude, 0, self.num_magnitude_bins - 1)
         self._levels = _levels(self.num_magnitude_bins, slope=0.3, pixels=0.0, degrees=30.0, factor=0.9, bits=4)
 
     def __repr__(self) -> str:
@@ -233,7 +229,7 @@ class ThreeAugment(Transform):
     def __init__(
         self, color_jitter: float = 0.3, kernel_size: int = 13, sigma: float | tuple[float, float] = (0.1, 2.0)
     ) -> None:
-        self.color_jitter = color_jitter
+        self.color_jitter = number("color_jitter", color_jitter, least=0)
         self.kernel_size = kernel_side(kernel_size)
         self.sigma = sigma_range(sigma)
         self._jitter = ColorJitter(color_jitter, color_jitter, color_jitter)
@@ -304,6 +300,4 @@ def _with_sign(augmentations: torch.Tensor, magnitudes: torch.Tensor, numbers: t
 
 
 def _bins(count: int) -> int:
-    if not (isinstance(count, int) and count > 1):
-        raise ValueError(f"num_magnitude_bins must be an int above 1; got {count!r}")
-    return count
+    return integer("num_magnitude_bins", count, least=2)

@@ -107,14 +107,25 @@ class Batch:
 
 
 def _as_batch(images: Images) -> torch.Tensor | Ragged | EncodedImages:
-    if isinstance(images, torch.Tensor | Ragged | EncodedImages):
+    if isinstance(images, Ragged | EncodedImages):
         return images
+    if isinstance(images, torch.Tensor):
+        return _checked(images)
     if isinstance(images, Sequence) and images and all(isinstance(image, torch.Tensor) for image in images):
         return Ragged.of([image.as_subclass(torch.Tensor) for image in images])
     raise TypeError(
         "images must be a tensor (N, C, H, W) or (C, H, W), a list of (C, H, W), or files packed by fl.collate; got "
         f"{type(images).__name__}"
     )
+
+
+def _checked(images: torch.Tensor) -> torch.Tensor:
+    got = f"{images.dtype} {tuple(images.shape)}"
+    if images.ndim < len("CHW"):
+        raise TypeError(f"images must be a tensor (N, C, H, W) or (C, H, W); got {got}")
+    if images.numel() == 0:
+        raise ValueError(f"images must be at least one, with channels and pixels; got {got}")
+    return images
 
 
 def _stacked(images: Pixels) -> torch.Tensor:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
+from numbers import Real
 
 import torch
 
-from fastload.transforms.arguments import interval, probability, sides
+from fastload.arguments import interval, probability, sides
 from fastload.transforms.key import Key
 from fastload.transforms.lazy import LazyImages
 from fastload.transforms.sampling import between
@@ -64,4 +65,4 @@ def kernel_side(kernel_size: int | Sequence[int]) -> int:
 
 
 def sigma_range(sigma: float | Sequence[float]) -> tuple[float, float]:
-    return interval("sigma", (sigma, sigma) if isinstance(sigma, int | float) else sigma, SMALLEST_SIGMA, inf)
+    return interval("sigma", (sigma, sigma) if isinstance(sigma, Real) else sigma, SMALLEST_SIGMA, inf)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil, inf
+from numbers import Real
 
 import numpy as np
 import torch
 
+from fastload.arguments import integer, interval, number
 from fastload.kernels.spec import Op
-from fastload.transforms.arguments import interval
 from fastload.transforms.key import Key
 from fastload.transforms.lazy import LazyImages
 from fastload.transforms.random_apply import RandomApply
@@ -139,7 +140,7 @@ class Grayscale(_RandomColour):
     op = Op.GRAYSCALE
 
     def __init__(self, num_output_channels: int = 3) -> None:
-        if num_output_channels != len("RGB"):
+        if integer("num_output_channels", num_output_channels) != len("RGB"):
             raise ValueError(
                 f"num_output_channels must be 3; got {num_output_channels}: for 1, use torchvision's v2.Grayscale(1)"
             )
@@ -189,23 +190,22 @@ class RandomSolarize(_RandomColour):
     Images are uint8, or floating-point from 0 to 1; ``threshold`` is in the same units as their values.
 
     Raises:
-        ValueError: ``p`` is not in [0, 1], or ``threshold`` is not in [0, 255].
+        ValueError: ``p`` is not in [0, 1], or ``threshold`` is not in [0, 255]; when called, images are floating-point
+            and ``threshold`` is above 1.
     """
 
     op = Op.SOLARIZE
 
     def __init__(self, threshold: float, p: float = 0.5) -> None:
-        if not 0 <= threshold <= 255:  # noqa: PLR2004
-            raise ValueError(f"threshold must be in [0, 255], and in [0, 1] for floating-point images; got {threshold}")
         super().__init__(p)
-        self.threshold = float(threshold)
+        self.threshold = number("threshold", threshold, 0, 255)
 
     def __repr__(self) -> str:
         return f"RandomSolarize({self.threshold}, p={self.p})"
 
     def amount(self, work: LazyImages) -> float:
         if work.dtype is not torch.uint8:
-            return self.threshold
+            return number("threshold for floating-point images", self.threshold, 0, 1)
         return (ceil(self.threshold) - 0.5) / 255  # halfway between two levels: the rounding of x / 255 cannot matter
 
 
@@ -224,10 +224,8 @@ class RandomPosterize(_RandomColour):
     op = Op.POSTERIZE
 
     def __init__(self, bits: int, p: float = 0.5) -> None:
-        if not (isinstance(bits, int) and 0 <= bits <= BITS):
-            raise ValueError(f"bits must be an int from 0 to 8; got {bits!r}")
         super().__init__(p)
-        self.bits = bits
+        self.bits = integer("bits", bits, 0, BITS)
 
     def __repr__(self) -> str:
         return f"RandomPosterize({self.bits}, p={self.p})"
@@ -248,10 +246,9 @@ def _range(name: str, given: Range, centre: float, bounds: tuple[float, float]) 
     """The least and greatest value; None if every image would stay as it is."""
     if given is None:
         return None
-    if isinstance(given, int | float):
-        if given < 0:
-            raise ValueError(f"{name} must not be negative; got {given}")
-        least = centre - given
-        given = (max(0.0, least) if centre else least, centre + given)
+    if isinstance(given, Real):
+        reach = number(name, given, 0, bounds[1])
+        least = centre - reach
+        given = (max(0.0, least) if centre else least, centre + reach)
     low, high = interval(name, given, *bounds)
     return None if low == high == centre else (low, high)

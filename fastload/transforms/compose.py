@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -49,10 +49,10 @@ class Compose(Transform):
     """
 
     def __init__(self, transforms: Sequence[Step], *, per_box: Sequence[Hashable] | None = None) -> None:
-        if isinstance(per_box, str):
+        if isinstance(per_box, str) or not isinstance(per_box, Iterable | None):
             raise TypeError(f"per_box must be a sequence of names; got {per_box!r}: write [{per_box!r}]")
-        inner = (each.per_box for each in transforms if isinstance(each, Compose))
         self.transforms = list(_flattened(transforms))
+        inner = (each.per_box for each in transforms if isinstance(each, Compose))
         self._has_said = False
         self.per_box: Sequence[Hashable] | None = next(
             (names for names in (per_box, *inner) if names is not None), None
@@ -148,10 +148,12 @@ def _store(transforms: Sequence[Step]) -> torch.dtype:
 
 
 def _flattened(transforms: Sequence[Step]) -> Iterator[Step]:
+    if not isinstance(transforms, Iterable):
+        raise TypeError(f"transforms must be a list of transforms; got {transforms!r}: write [{transforms!r}]")
     for transform in transforms:
         if isinstance(transform, Compose):
             yield from transform.transforms
         elif callable(transform):
             yield transform
         else:
-            raise TypeError(f"a transform must be callable on a batch of images; got {transform!r}")
+            raise TypeError(f"transforms must be callable on a batch of images; got {transform!r}")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 import torch
 
-from fastload.transforms.arguments import interpolation_name, interval, sides
+from fastload.arguments import antialiased, flag, integer, interpolation_name, interval, sides
 from fastload.transforms.fill import Fill, FillArgument
 from fastload.transforms.key import Key
 from fastload.transforms.lazy import LazyImages
@@ -34,9 +35,10 @@ class RandomResizedCrop(Transform):
         scale: least and greatest area of the box, as a share of the image's.
         ratio: least and greatest ratio of width to height, before resizing.
         interpolation: "bilinear" or "bicubic", both antialiased, or "nearest".
+        antialias: True or None, for calls written for torchvision.
 
     Raises:
-        TypeError: ``scale`` or ``ratio`` is not a pair.
+        TypeError: ``size`` is no int or pair of them, or ``scale`` or ``ratio`` is not a pair.
         ValueError: ``size`` is not positive, ``scale`` or ``ratio`` is out of order or negative, or ``interpolation``
             is not one of the three.
     """
@@ -47,7 +49,9 @@ class RandomResizedCrop(Transform):
         scale: Sequence[float] = (0.08, 1.0),
         ratio: Sequence[float] = (3 / 4, 4 / 3),
         interpolation: Any = "bilinear",
+        antialias: bool | None = True,
     ) -> None:
+        antialiased(antialias)
         self.size = sides("size", size)
         self.scale = interval("scale", scale, 0, inf)
         self.ratio = interval("ratio", ratio, SMALLEST_RATIO, inf)
@@ -115,7 +119,7 @@ class RandomCrop(Transform):
             raise ValueError(f"padding_mode must be 'constant'; got {padding_mode!r}")
         self.size = sides("size", size)
         self.padding = _borders(padding)
-        self.pad_if_needed = pad_if_needed
+        self.pad_if_needed = flag("pad_if_needed", pad_if_needed)
         self.fill = Fill.of(fill)
 
     def __repr__(self) -> str:
@@ -177,8 +181,8 @@ class CenterCrop(Transform):
 
 def _borders(padding: int | Sequence[int] | None) -> tuple[int, int, int, int]:
     """The padding in torchvision's order: left, top, right, bottom."""
-    given = [padding or 0] if isinstance(padding, int | None) else list(padding)
-    if len(given) not in (1, 2, 4) or not all(isinstance(side, int) and side >= 0 for side in given):
-        raise ValueError(f"padding must be an int, or 2 or 4 of them, not negative; got {padding!r}")
-    left, top, right, bottom = given * (4 // len(given))
+    given = [0] if padding is None else [padding] if isinstance(padding, Integral) else padding
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes) or len(given) not in (1, 2, 4):
+        raise TypeError(f"padding must be an int, or 2 or 4 of them; got {padding!r}")
+    left, top, right, bottom = [integer("padding", side, least=0) for side in given] * (4 // len(given))
     return left, top, right, bottom

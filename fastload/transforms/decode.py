@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import torch
 
+from fastload.arguments import chosen, device_of
 from fastload.data.encoded import EncodedImages
 from fastload.decode.device import decode
 from fastload.transforms.batch import Batch
@@ -54,10 +55,8 @@ class DecodeJpeg(Transform):
     """
 
     def __init__(self, on_error: str = "raise", *, device: torch.device | str | None = None) -> None:
-        if on_error not in POLICIES:
-            raise ValueError(f"on_error must be one of {POLICIES}; got {on_error!r}")
-        self.on_error = on_error
-        self.device = None if device is None else torch.device(device)
+        self.on_error = chosen("on_error", on_error, POLICIES)
+        self.device = None if device is None else device_of(device)
         self._warned = False
 
     def __repr__(self) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from numbers import Real
 
 import numpy as np
 import torch
 
-from fastload.transforms.arguments import interval, probability
+from fastload.arguments import interval, not_in_place, number, numbers, probability
 from fastload.transforms.key import Key
 from fastload.transforms.lazy import LazyImages
 from fastload.transforms.sampling import ATTEMPTS, SMALLEST_RATIO, corners, draw_sides, first_accepted
@@ -48,6 +50,7 @@ class RandomErasing(Transform):
         ratio: least and greatest ratio of height to width.
         value: a number, one number for each channel, or "random" for standard normal noise. It is in units of the
             values at this point: of normalised values after ``Normalize``.
+        inplace: False, for calls written for torchvision.
 
     Raises:
         TypeError: ``scale`` or ``ratio`` is not a pair.
@@ -61,7 +64,9 @@ class RandomErasing(Transform):
         scale: Sequence[float] = (0.02, 0.33),
         ratio: Sequence[float] = (0.3, 3.3),
         value: float | Sequence[float] | str = 0.0,
+        inplace: bool = False,
     ) -> None:
+        not_in_place(inplace)
         self.p = probability(p)
         self.scale = interval("scale", scale, 0, 1)
         self.ratio = interval("ratio", ratio, SMALLEST_RATIO, inf)
@@ -81,6 +86,12 @@ class RandomErasing(Transform):
 
     def record(self, work: LazyImages, parameters: Erasure) -> None:
         noise, value = ((1.0,), (0.0,)) if isinstance(self.value, str) else ((0.0,), self.value)
+        if isinstance(self.value, str) and work.dtype is torch.uint8 and not work.is_normalized:
+            warnings.warn(
+                "RandomErasing(value='random') writes standard normal noise, which is almost black in uint8 images: "
+                "put it behind Normalize",
+                stacklevel=2,
+            )
         work.erase(parameters.boxes, parameters.seeds, noise, value)
 
 
@@ -89,4 +100,4 @@ def _value(value: float | Sequence[float] | str) -> tuple[float, ...] | str:
         if value != "random":
             raise ValueError(f"value must be a number, one for each channel, or 'random'; got {value!r}")
         return value
-    return (float(value),) if isinstance(value, int | float) else tuple(float(each) for each in value)
+    return (number("value", value),) if isinstance(value, Real) else tuple(numbers("value", value))

@@ -64,6 +64,11 @@ class LazyImages:
         self._mix: Mix | None = None
 
     @property
+    def is_normalized(self) -> bool:
+        """Whether a normalisation is recorded, and not done yet."""
+        return self._normalization is not None
+
+    @property
     def sizes(self) -> torch.Tensor:
         """Heights and widths of the samples after all recorded work, int64 (N, 2)."""
         return self._sizes[:: self.frames]

@@ -9,12 +9,12 @@ from functools import partial
 import numpy as np
 import torch
 
+from fastload.arguments import integer, number, probability
 from fastload.kernels.spec import Mix
 from fastload.kernels.upload import upload
 from fastload.structure.labels import LabelsGetter, find_labels, labels_getter_of
 from fastload.structure.targets import first_target
 from fastload.structure.tree import Tree, name_of
-from fastload.transforms.arguments import probability
 from fastload.transforms.key import Key
 from fastload.transforms.lazy import LazyImages
 from fastload.transforms.transform import Transform
@@ -41,12 +41,10 @@ class _Mixing(Transform):
     """Base of MixUp and CutMix: each image's partner is the one before it; one draw is used for the whole batch."""
 
     def __init__(self, num_classes: int | None, label_smoothing: float, labels_getter: LabelsGetter) -> None:
-        if num_classes is not None and not (isinstance(num_classes, int) and num_classes > 0):
-            raise ValueError(f"num_classes must be a positive int, or None for soft labels; got {num_classes!r}")
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(f"label_smoothing must be in [0, 1); got {label_smoothing}")
-        self.num_classes = num_classes
-        self.label_smoothing = label_smoothing
+        self.num_classes = None if num_classes is None else integer("num_classes", num_classes, least=1)
+        self.label_smoothing = number("label_smoothing", label_smoothing, 0, 1)
+        if self.label_smoothing == 1:
+            raise ValueError(f"label_smoothing must be below 1, which leaves nothing of a label; got {label_smoothing}")
         self.labels_getter = labels_getter_of(labels_getter)
 
     def check(self, tree: Tree) -> None:
@@ -302,6 +300,6 @@ def _clipped_span(generator: np.random.Generator, half: int, length: int) -> tup
 
 
 def _positive(name: str, value: float) -> float:
-    if not value > 0:
+    if not number(name, value) > 0:
         raise ValueError(f"{name} must be positive; got {value}")
     return float(value)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from fastload.arguments import chosen, not_in_place, numbers
 from fastload.transforms.batch import Batch
 from fastload.transforms.key import Key
 from fastload.transforms.lazy import LazyImages
@@ -31,30 +32,37 @@ class Normalize(Transform):
             0 to 255, and floating-point images must be, too.
         dtype: of the result: float32, bfloat16 or float16. Values are computed in float32 and rounded once.
         memory_format: of the result: ``torch.contiguous_format`` or ``torch.channels_last``.
+        inplace: False, for calls written for torchvision.
 
     Raises:
-        ValueError: ``mean`` and ``std`` differ in length, a std is not positive, or ``dtype`` or ``memory_format`` is
-            not one of these.
-        TypeError: when called, the images are neither uint8 nor floating-point, or have another number of channels.
+        ValueError: ``mean`` and ``std`` differ in length or in unit, a std is not positive, or ``dtype``,
+            ``memory_format`` or ``inplace`` is not one of these.
+        TypeError: ``mean`` or ``std`` is no sequence of numbers; when called, the images are neither uint8 nor
+            floating-point, or have another number of channels.
     """
 
     def __init__(
         self,
         mean: Sequence[float],
         std: Sequence[float],
+        inplace: bool = False,
         *,
         dtype: torch.dtype = torch.float32,
         memory_format: torch.memory_format = torch.contiguous_format,
     ) -> None:
-        mean, std = ([float(value) for value in values] for values in (mean, std))
-        if len(mean) != len(std) or not mean:
+        not_in_place(inplace)
+        mean, std = numbers("mean", mean), numbers("std", std)
+        if len(mean) != len(std):
             raise ValueError(f"mean and std must have one number a channel each; got mean={mean}, std={std}")
         if not all(value > 0 for value in std):
             raise ValueError(f"std must be positive; got {std}")
-        if dtype not in FLOATS:
-            raise ValueError(f"dtype must be one of {FLOATS}; got {dtype}")
-        if memory_format not in MEMORY_FORMATS:
-            raise ValueError(f"memory_format must be one of {MEMORY_FORMATS}; got {memory_format}")
+        if max(mean) > 1 > min(std):
+            raise ValueError(
+                f"mean and std must have one unit; got mean={mean}, which is in 0 to 255, and std={std}, which is in "
+                "0 to 1: multiply std by 255, or divide mean by 255"
+            )
+        chosen("dtype", dtype, FLOATS)
+        chosen("memory_format", memory_format, MEMORY_FORMATS)
         self.full_scale = 255.0 if max(*mean, *std) > 1 else 1.0
         self.mean = [value / self.full_scale for value in mean]
         self.std = [value / self.full_scale for value in std]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fastload.transforms.arguments import probability
+from fastload.arguments import probability
 from fastload.transforms.key import Key
 from fastload.transforms.transform import Transform
 

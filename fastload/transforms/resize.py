@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fastload.transforms.arguments import interpolation_name, sides
+from fastload.arguments import antialiased, integer, interpolation_name, sides
 from fastload.transforms.key import Key
 from fastload.transforms.lazy import LazyImages
 from fastload.transforms.transform import Transform
@@ -29,19 +29,25 @@ class Resize(Transform):
         interpolation: "bilinear" or "bicubic", both antialiased, or "nearest".
         max_size: the greatest length of the longer side, if ``size`` is an int: where it would be exceeded, the image
             is made smaller. If ``size`` is None, the length of the longer side.
+        antialias: True or None, for calls written for torchvision.
 
     Raises:
+        TypeError: ``size`` is no int or pair of them, or ``max_size`` no int.
         ValueError: ``size`` or ``max_size`` is not positive; ``max_size`` is not above an int ``size``, or is given
             with (height, width); both are None; or ``interpolation`` is not one of the three.
     """
 
     def __init__(
-        self, size: int | Sequence[int] | None, interpolation: Any = "bilinear", max_size: int | None = None
+        self,
+        size: int | Sequence[int] | None,
+        interpolation: Any = "bilinear",
+        max_size: int | None = None,
+        antialias: bool | None = True,
     ) -> None:
+        antialiased(antialias)
         self.size = _side_or_sides(size)
         self.interpolation = interpolation_name(interpolation, ("bilinear", "bicubic", "nearest"))
-        if max_size is not None and not (isinstance(max_size, int) and max_size > 0):
-            raise ValueError(f"max_size must be a positive int; got {max_size!r}")
+        max_size = None if max_size is None else integer("max_size", max_size, least=1)
         if isinstance(self.size, tuple) and max_size is not None:
             raise ValueError(f"max_size must be None where size is (height, width); got {max_size} and {self.size}")
         if self.size is None and max_size is None:
@@ -85,4 +91,4 @@ def _side_or_sides(size: int | Sequence[int] | None) -> int | tuple[int, int] | 
     if size is None:
         return None
     height, width = sides("size", size)
-    return height if isinstance(size, int) or len(size) == 1 else (height, width)
+    return (height, width) if isinstance(size, Sequence) and len(size) > 1 else height

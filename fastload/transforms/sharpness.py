@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from fastload.arguments import number
 from fastload.transforms.lazy import LazyImages
 from fastload.transforms.random_apply import RandomApply
 
@@ -28,10 +29,8 @@ class RandomAdjustSharpness(RandomApply):
     """
 
     def __init__(self, sharpness_factor: float, p: float = 0.5) -> None:
-        if not sharpness_factor >= 0:
-            raise ValueError(f"sharpness_factor must not be negative; got {sharpness_factor}")
         super().__init__(p)
-        self.sharpness_factor = float(sharpness_factor)
+        self.sharpness_factor = number("sharpness_factor", sharpness_factor, least=0)
 
     def __repr__(self) -> str:
         return f"RandomAdjustSharpness({self.sharpness_factor}, p={self.p})"

@@ -217,11 +217,11 @@ def test_they_say_what_they_are():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: RandAugment(0), "num_ops must be a positive int; got 0"),
+        (lambda: RandAugment(0), "num_ops must be an int of at least 1; got 0"),
         (lambda: RandAugment(magnitude=31), "magnitude must be an int from 0 to 30; got 31"),
-        (lambda: RandAugment(num_magnitude_bins=1), "num_magnitude_bins must be an int above 1; got 1"),
+        (lambda: RandAugment(num_magnitude_bins=1), "num_magnitude_bins must be an int of at least 2; got 1"),
         (lambda: TrivialAugmentWide(interpolation="bicubic"), "one of .*'bilinear'.*got 'bicubic'"),
-        (lambda: ThreeAugment(color_jitter=-1), "must not be negative; got -1"),
+        (lambda: ThreeAugment(color_jitter=-1), "color_jitter must be at least 0; got -1"),
         (lambda: ThreeAugment(kernel_size=2), "must be an odd int.*got 2"),
     ],
 )

@@ -98,7 +98,7 @@ def test_they_say_what_they_are():
         (lambda: GaussianBlur(3, sigma=0), r"sigma must be \(low, high\) with 0.001 <= .*got \(0, 0\)"),
         (lambda: GaussianBlur(3, sigma=(2, 1)), r"got \(2, 1\)"),
         (lambda: GaussianBlur(3, p=2), "p must be a probability.*got 2"),
-        (lambda: RandomAdjustSharpness(-1), "sharpness_factor must not be negative; got -1"),
+        (lambda: RandomAdjustSharpness(-1), "sharpness_factor must be at least 0; got -1"),
         (lambda: RandomEqualize(-1), "p must be a probability.*got -1"),
     ],
 )

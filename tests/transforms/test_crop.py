@@ -187,7 +187,7 @@ def test_crops_say_what_they_are():
         (lambda: RandomResizedCrop(8, scale=(0.5, 0.1)), r"0 <= low <= high <= inf; got \(0.5, 0.1\)"),
         (lambda: RandomResizedCrop(8, ratio=(0, 1)), r"ratio must be .*got \(0, 1\)"),
         (lambda: RandomResizedCrop(8, interpolation="lanczos"), "must be one of .*'nearest'.*got 'lanczos'"),
-        (lambda: RandomCrop(8, padding=-1), "not negative; got -1"),
+        (lambda: RandomCrop(8, padding=-1), "padding must be an int of at least 0; got -1"),
         (lambda: RandomCrop(8, padding=(1, 2, 3)), r"2 or 4 of them.*got \(1, 2, 3\)"),
         (lambda: RandomCrop(8, padding_mode="edge"), "padding_mode must be 'constant'; got 'edge'"),
         (

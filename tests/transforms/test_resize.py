@@ -76,7 +76,7 @@ def test_resize_says_what_it_is():
         (lambda: Resize(0), "size must be a positive int.*got 0"),
         (lambda: Resize(None), "max_size must be an int where size is None; got None"),
         (lambda: Resize(8, max_size=8), "max_size must be above size, 8; got 8"),
-        (lambda: Resize(8, max_size=-1), "max_size must be a positive int; got -1"),
+        (lambda: Resize(8, max_size=-1), "max_size must be an int of at least 1; got -1"),
         (lambda: Resize((8, 9), max_size=10), r"max_size must be None .*got 10 and \(8, 9\)"),
         (lambda: Resize(8, "area"), "interpolation must be one of.*got 'area'"),
     ],

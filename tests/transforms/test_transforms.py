@@ -197,7 +197,7 @@ def test_without_a_key_torchs_generator_decides():
         (lambda: T.Normalize([0.5], [0.0]), r"std must be positive; got \[0.0\]"),
         (lambda: T.Normalize([0.5], [0.5], dtype=torch.uint8), "dtype must be one of.*got torch.uint8"),
         (lambda: T.Normalize([0.5], [0.5], memory_format=torch.preserve_format), "memory_format must be one of"),
-        (lambda: T.Compose(["flip"]), "a transform must be callable.*got 'flip'"),
+        (lambda: T.Compose(["flip"]), "transforms must be callable.*got 'flip'"),
         (lambda: T.RandomHorizontalFlip()(torch.zeros(2, 8, 8, 3)), r"looks like \(N, H, W, C\)"),
     ],
 )
