@@ -26,7 +26,7 @@ class Erasure:
 
     Attributes:
         boxes: top, left, height, width, int32 (N, 4); all 0 for an image that is not erased.
-        seeds: seeds of the noise in the boxes, int64 (N,).
+        seeds: seeds of the noise in the boxes, int64 (N,); 0 where there is no noise.
     """
 
     boxes: torch.Tensor
@@ -82,7 +82,9 @@ class RandomErasing(Transform):
         start = corners(numbers[:, -3:-1], whole - size)
         erased = found & (numbers[:, -1:] < self.p) & (size > 0).all(1, keepdims=True)
         boxes = (np.concatenate([start, size], axis=1) * erased).astype(np.int32)
-        return Erasure(torch.from_numpy(boxes), key.integers(len(sizes)))
+        is_noise = isinstance(self.value, str)
+        seeds = key.integers(len(sizes)) if is_noise else torch.zeros(len(sizes), dtype=torch.int64)
+        return Erasure(torch.from_numpy(boxes), seeds)
 
     def record(self, work: LazyImages, parameters: Erasure) -> None:
         noise, value = ((1.0,), (0.0,)) if isinstance(self.value, str) else ((0.0,), self.value)
