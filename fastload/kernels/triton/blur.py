@@ -1,7 +1,8 @@
-"""Gaussian blur, each image by its own sigma: along the rows in one launch, along the columns in a second.
+"""Gaussian blur with each image's own sigma: one launch blurs along rows, a second along columns.
 
-Two launches read 2 K values a pixel. One would read K squared, or each row again for every tile that its blur reaches,
-and save the rows' sums, which only blurred images have: the first launch finishes the others.
+Two launches read 2 K values for each pixel, where K is the kernel size. A single launch would read K squared, or
+recompute row sums in every tile that needs them. It would save the intermediate image, but that is only written and
+read for blurred images: the first launch copies the others.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from fastload.kernels.upload import upload
 
 __all__ = ["blur"]
 
-NEGLIGIBLE = 1e-8  # a weight that leaves a sum of weights 1 as it is in float32
+NEGLIGIBLE = 1e-8  # weights below this do not change a sum of 1 in float32
 
 
 @triton.jit
 def _rows_kernel(
     images,
     out,
-    blurred,  # along the rows; laid out as `out`
-    centres,  # where the middle of each image's kernel lies
-    reaches,
+    blurred,  # float32, blurred along rows; strides of ``out``
+    weights,  # each image's weights, (N, KERNEL_SIZE)
+    reaches,  # taps on either side of the centre; 0 to copy
     shape,
     strides,
     out_strides,
@@ -36,10 +37,10 @@ def _rows_kernel(
 ):
     n, c, y, x, inside = locate(shape, GROUP, ROWS, COLUMNS)
     reach = tl.load(reaches + n)
-    centre = centres + n * KERNEL_SIZE + KERNEL_SIZE // 2
+    centre = weights + n * KERNEL_SIZE + KERNEL_SIZE // 2
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     for step in range(-reach, reach + 1):
-        at = offset(strides, n, c, y, _mirrored(x + step, shape[3]))
+        at = offset(strides, n, c, y, _reflect(x + step, shape[3]))
         total += tl.load(centre + step) * read(images, at, inside)
     at = offset(out_strides, n, c, y, x)
     if reach > 0:
@@ -52,7 +53,7 @@ def _rows_kernel(
 def _columns_kernel(
     blurred,
     out,
-    centres,
+    weights,
     reaches,
     shape,
     strides,
@@ -65,19 +66,19 @@ def _columns_kernel(
     n, c, y, x, inside = locate(shape, GROUP, ROWS, COLUMNS)
     reach = tl.load(reaches + n)
     if reach > 0:
-        centre = centres + n * KERNEL_SIZE + KERNEL_SIZE // 2
+        centre = weights + n * KERNEL_SIZE + KERNEL_SIZE // 2
         total = tl.zeros((ROWS, COLUMNS), tl.float32)
         for step in range(-reach, reach + 1):
-            at = offset(strides, n, c, _mirrored(y + step, shape[2]), x)
+            at = offset(strides, n, c, _reflect(y + step, shape[2]), x)
             total += tl.load(centre + step) * read(blurred, at, inside)
         write(out, offset(out_strides, n, c, y, x), total, inside)
 
 
 @triton.jit
-def _mirrored(place, length):
-    """Mirrored at both ends of a line; further out than the line is long, its first pixel."""
-    place = tl.abs(place)
-    return tl.maximum(tl.minimum(place, 2 * (length - 1) - place), 0)
+def _reflect(index, length):
+    """Reflect an index at both ends of a line; where that leaves the line, its first pixel."""
+    index = tl.abs(index)
+    return tl.maximum(tl.minimum(index, 2 * (length - 1) - index), 0)
 
 
 def blur(

@@ -1,4 +1,4 @@
-"""Equalize the histograms of chosen images: one launch makes each channel's table of levels, a second applies it."""
+"""Equalizes histograms of chosen images: one launch computes each channel's lookup table, a second applies it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fastload.kernels.upload import upload
 
 __all__ = ["equalize"]
 
-BLOCK = 2048
+BLOCK = 2048  # pixels read in each step
 WARPS = 8
 
 
 @triton.jit
 def _tables_kernel(images, tables, chosen, shape, strides, BLOCK: tl.constexpr):
-    """A program counts a channel's levels alone: nothing is added up in an order that could change."""
+    """Compute the lookup table of one channel of one image. One program reads all of it, so no atomics are needed."""
     plane = tl.program_id(0)
     channels, height, width = shape[1], shape[2], shape[3]
     n = (plane // channels).to(tl.int64)
@@ -35,7 +35,10 @@ def _tables_kernel(images, tables, chosen, shape, strides, BLOCK: tl.constexpr):
 
 @triton.jit
 def _table(histogram, pixels):
-    """Pillow's: what each level becomes is the number of darker pixels over that of a level's fair share."""
+    """The lookup table of Pillow's ``ImageOps.equalize``: a level becomes the number of darker pixels / ``share``.
+
+    ``share`` is the pixels of each level in a flat histogram. With ``share`` 0 levels stay as they are.
+    """
     level = tl.arange(0, 256)
     brightest = tl.max(tl.where(histogram > 0, level, 0), 0)
     share = (pixels - tl.sum(tl.where(level == brightest, histogram, 0), 0)) // 255
@@ -46,7 +49,7 @@ def _table(histogram, pixels):
 
 @triton.jit
 def _levels(images, at, inside):
-    """Levels as torchvision's ``to_dtype`` makes them of floating-point values: 0 to 255, each as wide."""
+    """Load levels, 0 to 255. Floating-point values are quantised to bins of equal width, as by ``to_dtype``."""
     if images.dtype.element_ty == tl.uint8:
         return tl.load(images + at, inside, 0).to(tl.int32)
     levels = (tl.load(images + at, inside, 0).to(tl.float32) * 255.999).to(tl.int32)

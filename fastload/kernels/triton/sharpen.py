@@ -1,4 +1,4 @@
-"""Sharpen images, or soften them, each by its own factor, in one pass."""
+"""Sharpens or smooths each image by its own factor in one pass."""
 
 from __future__ import annotations
 

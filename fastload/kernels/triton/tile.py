@@ -1,7 +1,8 @@
-"""Whole batches as kernels walk through them: tile by tile, values that lie together in memory side by side.
+"""Tiling of dense batches, for ``blur``, ``equalize``, ``sharpen`` and ``warp``.
 
-A tile is a number of rows by a number of columns of one image. A column is a pixel of one channel or, where channels
-come last, a pixel and a channel: so neighbouring threads touch neighbouring memory in either layout.
+A program computes a tile: ``ROWS`` rows by ``COLUMNS`` columns of one image. With contiguous memory a column is a pixel
+of one channel; with channels last it is one channel of a pixel. So neighbouring threads access neighbouring memory in
+either layout.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ ROWS, COLUMNS = 8, 128
 
 @triton.jit
 def locate(shape, GROUP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """A program's image, the channels, rows and pixels of its tile, and which of them are inside of the image."""
+    """The program's tile: index of its image, its channels, rows and columns, and the mask of those inside the image.
+
+    ``GROUP`` is 1 if the output is contiguous; the number of channels if they come last.
+    """
     channels, height, width = shape[1], shape[2], shape[3]
     tiles_x = tl.cdiv(width * GROUP, COLUMNS)
     tiles_y = tl.cdiv(height, ROWS)
@@ -35,12 +39,13 @@ def locate(shape, GROUP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 
 @triton.jit
 def offset(strides, n, c, y, x):
+    """Offset in elements of channel ``c`` at row ``y``, column ``x`` of image ``n``."""
     return n * strides[0] + c * strides[1] + y * strides[2] + x * strides[3]
 
 
 @triton.jit
 def read(images, at, inside):
-    """Values as float32, from 0 to 1."""
+    """Load values as float32 from 0 to 1."""
     values = tl.load(images + at, inside, 0).to(tl.float32)
     if images.dtype.element_ty == tl.uint8:
         values *= 1 / 255
@@ -49,13 +54,17 @@ def read(images, at, inside):
 
 @triton.jit
 def write(out, at, values, inside):
+    """Store values from 0 to 1 in the output's dtype."""
     if out.dtype.element_ty == tl.uint8:
         values = tl.floor(tl.minimum(tl.maximum(values * 255, 0.0), 255.0) + 0.5)
     tl.store(out + at, values.to(out.dtype.element_ty), inside)
 
 
 def launch(kernel: Any, images: torch.Tensor, out: torch.Tensor, *parameters: Any, **constants: Any) -> None:
-    """Run a kernel on every tile of ``out``: ``kernel(images, out, *parameters, shape, strides, out_strides, ...)``."""
+    """Launch a program for each tile of ``out``.
+
+    The kernel's arguments are ``images, out, *parameters, shape, strides, out_strides``, then constants.
+    """
     n, channels, height, width = out.shape
     group = channels if out.stride(1) == 1 else 1
     tiles = n * (channels // max(group, 1)) * triton.cdiv(height, ROWS) * triton.cdiv(width * group, COLUMNS)

@@ -1,4 +1,4 @@
-"""Map images affinely, each by its own matrix, in one pass."""
+"""Warps each image by its own affine matrix in one pass."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _warp_kernel(
     n, c, y, x, inside = locate(shape, GROUP, ROWS, COLUMNS)
     height, width = shape[2], shape[3]
     middle_y, middle_x = (height - 1) * 0.5, (width - 1) * 0.5
-    # Exact under the identity, which therefore copies.
+    # This arithmetic is exact for the identity matrix, so the identity copies the image.
     source_x = _mapped(matrices + n * 6, x - middle_x, y - middle_y) + middle_x
     source_y = _mapped(matrices + n * 6 + 3, x - middle_x, y - middle_y) + middle_y
     nearest: tl.constexpr = 0.0 if BILINEAR else 0.5
@@ -49,7 +49,7 @@ def _warp_kernel(
         values += weight * read(images, at, from_image)
         cover += weight
     if FILLED:
-        # Torchvision weighs what it sampled by the image's cover again, although it sampled black outside.
+        # As in torchvision: the samples, already blended with 0 at the border, are multiplied by the coverage again.
         values = values * cover + fill * (1 - cover)
     write(out, offset(out_strides, n, c, y, x), values, inside)
 
