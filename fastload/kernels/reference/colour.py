@@ -103,8 +103,8 @@ def turned(values: torch.Tensor, turns: float) -> torch.Tensor:
     tensor([0., 1., 0.])
 
     This is RGB to HSV and back in one step. HSV's saturation and value do not change, so neither do the largest
-    channel, ``top``, and the smallest, ``top - span``. Each channel is a piecewise linear function of the hue, in sixths of a
-    turn: ``top`` up to 1 away from its own primary (red 0, green 2, blue 4), ``top - span`` from 2 away.
+    channel, ``top``, and the smallest, ``top - span``. Each channel is a piecewise linear function of the hue, in
+    sixths of a turn: ``top`` up to 1 away from its own primary (red 0, green 2, blue 4), ``top - span`` from 2 away.
     """
     r, g, b = values
     top = values.amax(0)

@@ -1,1 +1,1 @@
-"""The kernels themselves, in Triton: the same names and arguments as their references."""
+"""Triton kernels and their launchers, with the names and arguments of the references."""

@@ -1,4 +1,4 @@
-"""The colour operations of ``spec.Op`` on a tile: float32 values from 0 to 1, a tensor for each channel."""
+"""The colour operations of ``spec.Op`` on a tile: a float32 tensor, values from 0 to 1, for each channel."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import triton.language as tl
 
 __all__ = ["blend", "grayscale", "grey", "invert", "posterize", "saturate", "solarize", "stretch", "turn_hue"]
 
-TINY = tl.constexpr(1e-30)  # span of grey pixels, which have no hue, to divide by
+TINY = tl.constexpr(1e-30)  # lower bound of a divisor, against division by 0 in grey pixels, which have no hue
 
 
 @triton.jit
@@ -17,6 +17,7 @@ def _clamp(value):
 
 @triton.jit
 def blend(values, factor, rest):
+    """``factor * values + rest``, clamped to 0 and 1; ``rest`` is ``(1 - factor)`` times the other image."""
     out = ()
     for c in tl.static_range(len(values)):
         out += (_clamp(values[c] * factor + rest),)
@@ -67,14 +68,14 @@ def invert(values):
 
 @triton.jit
 def turn_hue(values, turns):
-    """The hue turned, by a piecewise linear form of RGB -> HSV -> RGB; see ``reference.colour.turned``."""
+    """Rotate the hue by ``turns``: RGB to HSV and back as one piecewise linear function; see ``reference.colour``."""
     if len(values) == 3:
         r, g, b = values
         top = tl.maximum(tl.maximum(r, g), b)
         span = top - tl.minimum(tl.minimum(r, g), b)
         high = tl.where(top == r, g - b, tl.where(top == g, b - r, r - g))
         start = tl.where(top == r, turns, tl.where(top == g, turns + 1 / 3, turns + 2 / 3))
-        # One over the square root is one instruction, and one over a number many.
+        # 1 / x as rsqrt(x) squared: rsqrt is one instruction, a division many.
         root = tl.rsqrt(tl.maximum(6 * span, TINY))
         hue = start + high * (root * root)  # in turns
         hue = hue - tl.floor(hue)
@@ -88,6 +89,7 @@ def turn_hue(values, turns):
 
 @triton.jit
 def stretch(values, least, greatest):
+    """Autocontrast: map each channel's minimum to 0 and maximum to 1; keep a channel whose values are all equal."""
     out = ()
     for c in tl.static_range(len(values)):
         span = greatest[c] - least[c]

@@ -1,4 +1,4 @@
-"""Standard normal noise, drawn for each value by itself: the numbers of :mod:`fastload.kernels.reference.noise`."""
+"""Counter-based normal noise, equal to that of :mod:`fastload.kernels.reference.noise` up to rounding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["normal"]
 
 @triton.jit
 def normal(seed, y, x, C: tl.constexpr):
-    """Standard normal noise of ``C`` channels: four share Philox's four words; see ``reference.noise``."""
+    """Standard normal noise, a tensor for each of ``C`` channels, rounded up to a multiple of 4."""
     c0, c1 = tl.broadcast(y, x)
     out = ()
     for block in tl.static_range((C + 3) // 4):
@@ -19,7 +19,7 @@ def normal(seed, y, x, C: tl.constexpr):
             uniform = ((words[2 * pair] >> 8).to(tl.int32).to(tl.float32) + 1) * (1 / (1 << 24))
             turns = (words[2 * pair + 1] >> 8).to(tl.int32).to(tl.float32) * (1 / (1 << 24))
             radius = tl.sqrt(tl.maximum(-2 * tl.log(uniform), 0.0))
-            # The cosine is the sine of a quarter turn less; both by way of the quarter turns next to 0.
+            # cos(t) is the sine of a shifted angle. Both angles are folded into -1/4 to 1/4 turns for ``_sine``.
             half = 0.5 - turns
             quarter = tl.abs(half) - 0.25
             sine = _sine(0.25 - tl.abs(quarter))
@@ -29,7 +29,7 @@ def normal(seed, y, x, C: tl.constexpr):
 
 @triton.jit
 def _sine(turns):
-    """To within 2e-7, of -1/4 to 1/4 turns: the least squares fit. ``tl.sin`` takes more than ten times as long."""
+    """Sine of -1/4 to 1/4 turns, to within 2e-7: a least-squares polynomial, much faster than ``tl.sin``."""
     square = turns * turns
     series = ((39.7097969 * square - 76.5748444) * square + 81.6022263) * square - 41.3416786
     return (series * square + 6.28318548) * turns

@@ -1,10 +1,13 @@
-"""Flip and normalise uint8 images in one pass over memory.
+"""Flips and normalises uint8 images in one pass over memory.
 
-The fast kernel gives each thread a group of neighbouring pixels, as many as make eight bytes of output a channel: four
-of bfloat16, two of float32. It reads the group's C channels as C words and writes its values as C words of eight bytes,
-whichever way channels lie in memory on either side; a mirrored group is the same words read backwards. So every access
-is wide, and neighbouring threads write neighbouring words. docs/notes/normalize-kernel.md has what else was tried.
-Rows that cannot be cut into groups take the second kernel, a pixel a thread.
+``_groups_kernel`` is the fast one. A thread holds a group of neighbouring pixels: 8 bytes of output for each channel,
+so four pixels of bfloat16, two of float32. It loads the group as C words and stores it as C words of 8 bytes, whatever
+the memory formats of input and output. So every access is wide, and neighbouring threads access neighbouring words. To
+flip, it loads the mirrored group and reverses its pixels.
+
+``_pixels_kernel`` takes images whose rows do not divide into aligned groups. A thread holds one pixel.
+
+docs/notes/normalize-kernel.md lists alternatives that were measured.
 """
 
 from __future__ import annotations
@@ -20,28 +23,28 @@ from fastload.kernels.common import affine
 
 __all__ = ["flip_normalize"]
 
-WORD_OUT = 8  # bytes
+WORD_OUT = 8  # bytes of an output word
 WARPS = 4
-GRID_ROWS = 65_535  # images a launch: CUDA's limit for the second axis of a grid
+GRID_ROWS = 65_535  # images in a launch: CUDA's limit for the grid's second axis
 
 
 @triton.jit
 def _groups_kernel(
-    images,  # words of P bytes; strides are in words
-    out,  # words of eight bytes
+    images,  # words of P bytes; strides count words
+    out,  # words of 8 bytes
     flip,
     scale,
     bias,
-    row_groups,
-    image_groups,
+    row_groups,  # groups in a row
+    image_groups,  # groups in an image
     stride_n,
     stride_c,
     stride_y,
     C: tl.constexpr,
-    P: tl.constexpr,  # pixels in a group, and values in an output word
+    P: tl.constexpr,  # pixels in a group, which is also values in an output word
     DTYPE: tl.constexpr,
-    LAST_IN: tl.constexpr,  # channels last
-    LAST_OUT: tl.constexpr,
+    LAST_IN: tl.constexpr,  # whether the images are channels last
+    LAST_OUT: tl.constexpr,  # whether the output is
     FLIP: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -79,7 +82,7 @@ def _groups_kernel(
 
 @triton.jit
 def _reversed(word, P: tl.constexpr):
-    """The ``P`` bytes of each word, last first."""
+    """Reverse the order of the ``P`` bytes in each word."""
     if P == 2:
         return (word << 8) | (word >> 8)
     return (word << 24) | ((word & 0xFF00) << 8) | ((word >> 8) & 0xFF00) | ((word >> 24) & 0xFF)
@@ -98,7 +101,7 @@ def _value(
     LAST_OUT: tl.constexpr,
     FLIP: tl.constexpr,
 ):
-    """The value that comes ``J``-th in the output of each group: channel ``c`` of pixel ``k``."""
+    """The normalised value at index ``J`` of each group's output: channel ``c`` of pixel ``k``."""
     k: tl.constexpr = J // C if LAST_OUT else J % P
     c: tl.constexpr = J % C if LAST_OUT else J // P
     if LAST_IN:
@@ -119,8 +122,8 @@ def _pixels_kernel(
     flip,
     scale,
     bias,
-    row,
-    image,
+    row,  # pixels in a row
+    image,  # pixels in an image
     stride_n,
     stride_c,
     stride_y,
@@ -179,7 +182,7 @@ def _launch(
         "C": channels,
         "LAST_OUT": not out.is_contiguous(),
         "FLIP": flip is not None,
-        # One group a thread: with two, channels_last takes twice as long.
+        # One group for each thread; with two, channels last is much slower.
         "BLOCK": 32 * WARPS,
         "num_warps": WARPS,
     }
@@ -211,7 +214,7 @@ FLOATS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16:
 
 
 def _group_layout(images: torch.Tensor, group: int) -> torch.memory_format | None:
-    """How channels lie in images whose groups can be read as aligned words; None if they cannot."""
+    """The images' memory format, if each group can be loaded as aligned words; else None."""
     n, c, y, x = images.stride()
     if images.shape[3] % group or n % group or y % group or images.data_ptr() % group:
         return None
