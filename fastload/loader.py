@@ -122,7 +122,7 @@ class PrefetchLoader:
         self._progress: Progress | None = None
         self._resumed: Resumption | None = None  # where the last pass began
         self._identity = object()  # names this loader among those of a data set
-        self._is_epoch_set = False  # that of the next pass, by the user
+        self._is_epoch_set = self._was_epoch_set = False  # that of the next and of the last pass, by the user
         self._side = side_stream(self.device)
         self._begin_without_passes()
 
@@ -191,7 +191,8 @@ class PrefetchLoader:
         prepare = Preparer(self._side, self.transform, key, self.stats, samples=progress.yielded.samples)
         self._samplers_epoch = progress.samplers_epoch
         self.epoch += 1
-        self._progress, self._resumption, self._resumed, self._is_epoch_set = progress, None, resumption, False
+        self._progress, self._resumption, self._resumed = progress, None, resumption
+        self._is_epoch_set, self._was_epoch_set = False, self._is_epoch_set
         decode = DecodeStage.of(self.transform, self.device) if _yields_fresh_batches(self.loader) else None
         one_pass = PrefetchIterator(BatchSource(batches, progress), decode, slots, prepare, self._spare)
         self._passes.add(one_pass)
@@ -205,13 +206,16 @@ class PrefetchLoader:
     def _settle_epoch(self) -> None:
         """Decide which epoch the next pass is; docs/randomness.md has the rule."""
         last, before = self._progress, self._samplers_epoch
-        if last is not None and last.ended:
+        if last is not None and last.ended and not self._is_epoch_set:
             before = last.samplers_epoch
         given = self._samplers.epoch
         if given != before and _is_epoch(given):
             self._begin_epoch(given)
-        elif last is not None and last.is_untouched and not self._is_epoch_set and not self._live_pass():
-            self.epoch, self._resumption = last.epoch, self._resumed  # a pass that was begun to look at, as Lightning's
+            return
+        if last is None or not last.is_untouched or self._is_epoch_set:
+            return
+        if self._was_epoch_set or not self._live_pass():  # Lightning begins passes that it does not use
+            self.epoch, self._resumption, self._is_epoch_set = last.epoch, self._resumed, self._was_epoch_set
 
     def _begin_epoch(self, epoch: int) -> None:
         if self._resumption and epoch != self._resumption.epoch and epoch not in self._resumption.finished:

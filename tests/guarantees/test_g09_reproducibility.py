@@ -129,6 +129,10 @@ def test_g09_a_pass_that_was_only_begun_is_no_epoch():
     loader.load_state_dict(state)
     iter(loader)
     assert torch.equal(flips(loader), flips_of(1)[8:])
+    loader.set_epoch(3)
+    first = iter(loader)  # and asks for another while it has this one
+    assert torch.equal(flips(loader), flips_of(3))
+    assert torch.equal(flips(first), flips_of(3))
 
 
 @pytest.mark.gpu

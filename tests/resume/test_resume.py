@@ -456,6 +456,19 @@ def test_the_samplers_epoch_is_that_of_the_state():
         assert_same([row(5, batch) for batch in resumed], rows[2:])
 
 
+def test_a_state_is_loaded_after_passes_of_other_epochs():
+    loader = shared(0, 2)
+    loader.set_epoch(5)
+    rows = [row(5, batch) for batch in loader]
+    loader.set_epoch(5)
+    list(islice(loader, 2))
+    state = loader.state_dict()
+    loader.sampler.set_epoch(8)
+    list(loader)
+    loader.load_state_dict(state)
+    assert_same([row(5, batch) for batch in loader], rows[2:])
+
+
 def test_another_epoch_is_begun_at_its_first_batch_with_a_word():
     _, state = run(prefetched("distributed"), stop_after=2, take=True)
     resumed = prefetched("distributed")
