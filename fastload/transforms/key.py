@@ -13,7 +13,8 @@ from fastload.transforms.random_words import random_words
 __all__ = ["Key"]
 
 # Bits of the counter (docs/randomness.md). A call has the upper word, each number that it draws the lower one.
-LIMITS = {"seed": 2**63, "epoch": 2**32, "draw": 2**16, "view": 2**8, "place": 2**40}
+PLACES = 2**40
+LIMITS = {"seed": 2**63, "epoch": 2**32, "draw": 2**16, "view": 2**8, "place": PLACES, "stride": PLACES, "step": PLACES}
 NUMBERS = 2**24  # of a sample
 LOW, HIGH, HALF = np.uint64(2**32 - 1), np.uint64(32), 2.0**-32  # the halves of a word, each a number of 32 bits
 UNIFORM, SEEDS, BATCH = range(3)  # kinds of draws: numbers of each sample, seeds of each sample, numbers of the batch
@@ -56,14 +57,16 @@ class Key:
     _rows: np.ndarray | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("seed", "epoch", "place", "draw", "stride", "step", "view"):
+        for name, limit in LIMITS.items():
             given = getattr(self, name)
+            if type(given) is int and 0 <= given < limit:  # as in all keys but the first: one is made for each draw
+                continue
             try:
                 number = index(given)
             except TypeError:
                 raise TypeError(f"{name} must be an int; got {given!r}") from None
-            if not 0 <= number < LIMITS.get(name, LIMITS["place"]):
-                raise ValueError(f"{name} must be from 0 to {LIMITS.get(name, LIMITS['place']) - 1}; got {given!r}")
+            if not 0 <= number < limit:
+                raise ValueError(f"{name} must be from 0 to {limit - 1}; got {given!r}")
             object.__setattr__(self, name, number)
 
     @classmethod
@@ -127,7 +130,7 @@ class Key:
         if len(rows) != samples:
             raise ValueError(f"the key is that of {len(rows)} samples of a batch; got {samples} samples")
         last = self.place + int(rows[-1]) * self.stride if samples else 0
-        if last >= LIMITS["place"]:
+        if last >= PLACES:
             raise ValueError(f"a sample's place in the epoch must be below 2**40; got {last}")
         places: np.ndarray = self.place + rows.astype(np.uint64) * np.uint64(self.stride)
         return places
