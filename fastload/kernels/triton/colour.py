@@ -1,8 +1,10 @@
-"""Finish the values of images, pixel by pixel, in one pass over memory.
+"""Runs the epilogue on images in one pass over memory.
 
-A program takes groups of neighbouring pixels of one image, a group a thread. It reads a channel of a group at once and
-so writes it if each channel lies apart; where channels lie last, it writes the group as words, as ``store`` does. An
-image's partner in a mix is finished beside it: its pixels are mostly still in the cache.
+A thread holds a group of neighbouring pixels. It loads each channel of the group as one word. It stores them likewise
+if the output is contiguous; with channels last it interleaves them into words, as ``store_groups`` does.
+
+To mix, a program runs the epilogue on an image and its partner and combines them. It does so for several images in
+turn: the partner is usually the image before, whose values are still in registers.
 """
 
 from __future__ import annotations
@@ -15,14 +17,14 @@ import triton.language as tl
 
 from fastload.kernels.common import allocate, check_colour
 from fastload.kernels.spec import Epilogue
-from fastload.kernels.triton.device import is_nvidia, multiprocessors, overlap_options, wait_for_kernel_before
+from fastload.kernels.triton.device import is_nvidia, multiprocessors, pdl_options, wait_for_previous_kernel
 from fastload.kernels.triton.epilogue import (
     add_statistics,
     apply_loaded,
+    box_overlaps_rows,
     epilogue_arguments,
     in_box,
     load_parameters,
-    overlaps,
     rounded,
 )
 from fastload.kernels.triton.store import GROUPS, TYPES, store_groups
@@ -30,12 +32,12 @@ from fastload.structure.ragged import Ragged
 
 __all__ = ["colour"]
 
-PIXELS = 512  # a program
-LAUNCH = {"num_warps": 2}  # eight pixels a thread, which share what is looked up of an image
+PIXELS = 512  # of a program
+LAUNCH = {"num_warps": 2}  # eight pixels a thread, which share the loads of the image's parameters
 RAGGED_LAUNCH = {"num_warps": 4}
-MIXED_REGISTERS = {"maxnreg": 96}  # on NVIDIA: nearly all that does not fit is for noise
-MIXED_AT_ONCE = 10  # programs that mix on a multiprocessor, with so many registers
-WALK = 4  # images that a program mixes, one after another, where it is not known how many programs run at once
+MIX_REGISTERS = {"maxnreg": 96}  # on NVIDIA: almost only the noise spills
+MIX_PROGRAMS_PER_SM = 10  # occupancy with MIX_REGISTERS: programs on a multiprocessor
+DEFAULT_WALK = 4  # images of a program that mixes, on a device whose occupancy is unknown
 
 
 @triton.jit(do_not_specialize=["walk"])
@@ -43,7 +45,7 @@ def _batch_kernel(
     images,
     out,
     count,
-    walk,  # images, if they are mixed; else 1
+    walk,  # images of a program; 1 unless it mixes
     tiles,
     width,
     pixels,
@@ -56,17 +58,17 @@ def _batch_kernel(
     affine,
     erase,
     seeds,
-    mix,  # partners, boxes, weights inside and around them
+    mix,  # pointers: partners, boxes, weights inside of the boxes, weights outside
     statistics,
     RANGES: tl.constexpr,
     C: tl.constexpr,
-    P: tl.constexpr,  # pixels in a group; they divide a row
+    P: tl.constexpr,  # pixels in a group; a divisor of the width
     DTYPE: tl.constexpr,
     LAST_OUT: tl.constexpr,  # channels last
-    COUNT: tl.constexpr,  # of groups
+    COUNT: tl.constexpr,  # groups in a tile
     OVERLAPS: tl.constexpr,
 ):
-    wait_for_kernel_before(OVERLAPS)
+    wait_for_previous_kernel(OVERLAPS)
     first_image = tl.program_id(0) // tiles * walk
     first = tl.program_id(0) % tiles * COUNT
     row_groups = width // P
@@ -81,46 +83,47 @@ def _batch_kernel(
     parameters = program, previous, affine, erase, seeds
     if mix is None:
         image = source + first_image.to(tl.int64) * stride_n
-        values = _coloured(image, stride_c, inside, first_image, pixels, y, x, rows, parameters, C)
+        values = _load_and_apply(image, stride_c, inside, first_image, pixels, y, x, rows, parameters, C)
         if statistics is not None:
             whole = (first + COUNT) * P <= pixels
             add_statistics(values, inside, whole, first_image, statistics, RANGES)
         _write_batch(out, values, first_image, group, pixel, pixels, P, DTYPE, LAST_OUT)
     else:
-        # An image's partner is usually the one before it, which is then still at hand.
+        # An iteration loads one image. If the image mixes and its partner is not the image loaded last, it loads the
+        # partner, and the next iteration the image.
         partners, boxes, within, around = mix
         n, last = first_image, tl.minimum(first_image + walk, count)
-        done = n - n - 1
+        loaded_image = n - n - 1
         values = ()
         for _ in tl.static_range(C):
             values += (tl.zeros((COUNT, P), tl.float32),)
         while n < last:
             partner = tl.load(partners + n)
             weight_in, weight = tl.load(within + n), tl.load(around + n)
-            boxed = overlaps(boxes + 4 * n, rows[0], rows[1])
+            boxed = box_overlaps_rows(boxes + 4 * n, rows[0], rows[1])
             alone = tl.where(boxed, tl.minimum(weight_in, weight), weight) >= 1
-            ready = alone | (partner == done)
-            done = tl.where(ready, n, partner)
-            image = source + done.to(tl.int64) * stride_n
-            others = values
-            values = _coloured(image, stride_c, inside, done, pixels, y, x, rows, parameters, C)
+            ready = alone | (partner == loaded_image)
+            loaded_image = tl.where(ready, n, partner)
+            image = source + loaded_image.to(tl.int64) * stride_n
+            previous_values = values
+            values = _load_and_apply(image, stride_c, inside, loaded_image, pixels, y, x, rows, parameters, C)
             if ready:
-                # Each writes for itself: what branches share is copied from register to register.
+                # A store in each branch: merging the branches' values would cost register moves.
                 if alone:
                     _write_batch(out, values, n, group, pixel, pixels, P, DTYPE, LAST_OUT)
                 elif boxed:
                     weights = tl.where(in_box(boxes + 4 * n, y, x), weight_in, weight)
-                    mixed = _mixed(values, others, weights)
+                    mixed = _mixed(values, previous_values, weights)
                     _write_batch(out, mixed, n, group, pixel, pixels, P, DTYPE, LAST_OUT)
                 else:
-                    mixed = _mixed(values, others, weight)
+                    mixed = _mixed(values, previous_values, weight)
                     _write_batch(out, mixed, n, group, pixel, pixels, P, DTYPE, LAST_OUT)
                 n += 1
 
 
 @triton.jit
 def _ragged_kernel(
-    images,  # tables, as a Ragged has them
+    images,  # int64 tables, as ``Ragged.table``
     outs,
     tiles,
     program,
@@ -137,7 +140,7 @@ def _ragged_kernel(
     BLOCK: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):
-    wait_for_kernel_before(OVERLAPS)
+    wait_for_previous_kernel(OVERLAPS)
     n = tl.program_id(0) // tiles
     tile = tl.program_id(0) - n * tiles
     row = images + n * 6
@@ -150,7 +153,7 @@ def _ragged_kernel(
     rows = tile * BLOCK // width, (tile * BLOCK + BLOCK - 1) // width
     source = tl.load(row).to(tl.pointer_type(DTYPE_IN)) + y * tl.load(row + 4) + x * tl.load(row + 5)
     parameters = program, previous, affine, erase, seeds
-    values = _coloured(source, tl.load(row + 3), inside, n, pixels, y, x, rows, parameters, C)
+    values = _load_and_apply(source, tl.load(row + 3), inside, n, pixels, y, x, rows, parameters, C)
     if statistics is not None:
         add_statistics(values, inside, (tile + 1) * BLOCK <= pixels, n, statistics, RANGES)
     target = tl.load(outs + n * 6).to(tl.pointer_type(DTYPE))
@@ -158,8 +161,8 @@ def _ragged_kernel(
 
 
 @triton.jit
-def _coloured(source, stride_c, inside, n, pixels, y, x, rows, parameters, C: tl.constexpr):
-    """A tile of image ``n``: everything is asked of memory before anything that came from there is used."""
+def _load_and_apply(source, stride_c, inside, n, pixels, y, x, rows, parameters, C: tl.constexpr):
+    """Load a tile of image ``n`` and run the epilogue. All loads are issued before any result is used."""
     program, previous, affine, erase, seeds = parameters
     read = ()
     for c in tl.static_range(C):
@@ -169,16 +172,16 @@ def _coloured(source, stride_c, inside, n, pixels, y, x, rows, parameters, C: tl
     for c in tl.static_range(C):
         value = read[c].to(tl.float32)  # type: ignore[var-annotated]
         if source.dtype.element_ty == tl.uint8:
-            value = tl.math.div_rn(value, 255.0)  # exactly: thresholds are often of the form k / 255
+            value = tl.math.div_rn(value, 255.0)  # correctly rounded: thresholds are often k / 255
         values += (value,)
     return apply_loaded(values, loaded, n, y, x, program, previous, affine, erase, seeds)
 
 
 @triton.jit
-def _mixed(values, others, weight):
+def _mixed(values, previous_values, weight):
     out = ()
     for c in tl.static_range(len(values)):
-        out += (weight * values[c] + (1 - weight) * others[c],)
+        out += (weight * values[c] + (1 - weight) * previous_values[c],)
     return out
 
 
@@ -220,8 +223,8 @@ def _colour_batch(images: torch.Tensor, epilogue: Epilogue) -> tuple[torch.Tenso
     if out.numel() == 0:
         return out, None
     mix = epilogue.mix
-    own = () if mix is None else (mix.partners, mix.boxes, mix.inside, mix.outside)
-    parameters, moved = epilogue_arguments(epilogue, n, images.device, *own)
+    mix_tensors = () if mix is None else (mix.partners, mix.boxes, mix.inside, mix.outside)
+    parameters, moved = epilogue_arguments(epilogue, n, images.device, *mix_tensors)
     last = not out.is_contiguous()
     group = _group(width, out.itemsize if last else None)
     groups = PIXELS // group
@@ -244,19 +247,22 @@ def _colour_batch(images: torch.Tensor, epilogue: Epilogue) -> tuple[torch.Tenso
         LAST_OUT=last,
         COUNT=groups,
         **LAUNCH,
-        **(MIXED_REGISTERS if mix is not None and is_nvidia(images.device) else {}),
-        **overlap_options(images.device),
+        **(MIX_REGISTERS if mix is not None and is_nvidia(images.device) else {}),
+        **pdl_options(images.device),
     )
     return out, parameters["statistics"]
 
 
 def _walk(tiles: int, device: torch.device) -> int:
-    """So many images that all programs run at once: of each program's first one the partner is finished twice."""
-    return -(-tiles // (MIXED_AT_ONCE * multiprocessors(device))) if is_nvidia(device) else WALK
+    """Images of a program that mixes: the fewest with which all programs are resident at once.
+
+    Few programs also save work: each loads its first image's partner, which another program loads too.
+    """
+    return -(-tiles // (MIX_PROGRAMS_PER_SM * multiprocessors(device))) if is_nvidia(device) else DEFAULT_WALK
 
 
 def _group(width: int, itemsize: int | None) -> int:
-    """How many neighbours a thread takes; given ``itemsize``, values of so many bytes are stored in words."""
+    """Pixels in a group: the most that divide the width; given ``itemsize``, one of ``store.GROUPS``."""
     allowed = (8, 4, 2) if itemsize is None else GROUPS[itemsize]
     return next((group for group in allowed if width % group == 0), 1)
 
@@ -274,7 +280,7 @@ def _colour_ragged(images: Ragged, epilogue: Epilogue) -> tuple[torch.Tensor | R
         "LAST_OUT": epilogue.memory_format is torch.channels_last,
         "BLOCK": PIXELS,
         **RAGGED_LAUNCH,
-        **overlap_options(images.device),
+        **pdl_options(images.device),
     }
     _ragged_kernel[(len(images) * tiles,)](table, out_table, tiles, **parameters, **options)
     return outs, parameters["statistics"]

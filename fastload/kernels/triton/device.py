@@ -1,4 +1,4 @@
-"""What a kernel launch asks about its device."""
+"""Device properties that kernel launches depend on, and programmatic dependent launch."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import torch
 import triton
 import triton.language as tl
 
-__all__ = ["is_nvidia", "multiprocessors", "overlap_options", "wait_for_kernel_before"]
+__all__ = ["is_nvidia", "multiprocessors", "pdl_options", "wait_for_previous_kernel"]
 
 
 @cache
 def is_nvidia(device: torch.device) -> bool:
-    """Whether PTX runs on it."""
+    """Whether inline PTX runs on the device."""
     return device.type == "cuda" and torch.version.cuda is not None
 
 
 @cache
-def overlap_options(device: torch.device) -> dict[str, Any]:
-    """How a kernel that calls :func:`wait_for_kernel_before` is launched: with its argument ``OVERLAPS``.
+def pdl_options(device: torch.device) -> dict[str, Any]:
+    """Launch options for programmatic dependent launch, of a kernel that calls :func:`wait_for_previous_kernel`.
 
-    From Hopper on, its programs take their places while the last ones of the kernel before it still run.
+    From Hopper on, the kernel's programs become resident while the last programs of the previous kernel still run.
     """
     if is_nvidia(device) and torch.cuda.get_device_capability(device) >= (9, 0):
         return {"OVERLAPS": True, "launch_pdl": True}
@@ -30,8 +30,11 @@ def overlap_options(device: torch.device) -> dict[str, Any]:
 
 
 @triton.jit
-def wait_for_kernel_before(OVERLAPS: tl.constexpr):
-    """Before anything is read or written; and the kernel behind this one may take places, and wait for this one."""
+def wait_for_previous_kernel(OVERLAPS: tl.constexpr):
+    """Wait until the previous kernel's writes are visible, and let the next kernel launch its programs early.
+
+    Call it before the first load or store.
+    """
     if OVERLAPS:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -39,5 +42,5 @@ def wait_for_kernel_before(OVERLAPS: tl.constexpr):
 
 @cache
 def multiprocessors(device: torch.device) -> int:
-    """The number of its streaming multiprocessors."""
+    """The device's number of streaming multiprocessors."""
     return int(torch.cuda.get_device_properties(device).multi_processor_count)

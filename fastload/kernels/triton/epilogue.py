@@ -1,19 +1,23 @@
-"""What becomes of a pass's values before they are stored: the device's half of ``Epilogue``.
+"""Kernel epilogue: colour, normalise, erase, round; and statistics for the next pass. See ``spec.Epilogue``.
 
-A kernel holds a tile of one image as a tuple of float32 tensors, one a channel, and calls::
+A kernel holds a tile of one image as a tuple of float32 tensors, one for each channel, and calls::
 
     values = apply_epilogue(values, n, pixels, y, x, first_row, last_row, program, previous, affine, erase, seeds)
     if statistics is not None:
         add_statistics(values, inside, whole, n, statistics, RANGES)
     tl.store(..., rounded(values[c], out.dtype.element_ty), inside)
 
-with the arguments that :func:`epilogue_arguments` returns. What ``Epilogue`` does not ask for is None, which costs
-nothing in the compiled kernel. A kernel that loads its values from memory calls ``load_parameters`` before it uses
-them, and ``apply_loaded`` after, so that both loads overlap.
+with the arguments that :func:`epilogue_arguments` returns. An argument is None where the epilogue has no such step;
+Triton then compiles that step out. A kernel that loads its values from memory calls ``load_parameters`` before it uses
+them, and ``apply_loaded`` after, so that the latencies of both loads overlap.
 
-``program``: this part's operations (N, S, 2), of which each image's end with ``END``, and S. ``previous`` and
-``statistics``: seven numbers of each image (N, 7); see ``add_statistics``. ``affine``: scale and bias of each channel.
-``erase``: boxes (N, 4), scale and bias of each channel; ``seeds`` (N,) if the box is filled with noise.
+- ``program``: pointer to this part's operations, float32 (N, S, 2), where ``END`` ends each image's list; and S.
+- ``previous``, ``statistics``: pointers to statistics, int64 (N, 7); see ``add_statistics``.
+- ``affine``: scale and bias of each channel.
+- ``erase``: pointer to boxes, int32 (N, 4); scale and bias of each channel.
+- ``seeds``: pointer to int64 (N,), if erased boxes are filled with noise.
+
+Mixing is left to the kernel of ``colour``, which holds both images.
 """
 
 from __future__ import annotations
@@ -44,10 +48,10 @@ __all__ = [
     "add_statistics",
     "apply_epilogue",
     "apply_loaded",
+    "box_overlaps_rows",
     "epilogue_arguments",
     "in_box",
     "load_parameters",
-    "overlaps",
     "rounded",
 ]
 
@@ -61,19 +65,19 @@ INVERT = tl.constexpr(int(Op.INVERT))
 CONTRAST = tl.constexpr(int(Op.CONTRAST))
 AUTOCONTRAST = tl.constexpr(int(Op.AUTOCONTRAST))
 
-END = tl.constexpr(-1)  # the code behind an image's last operation
+END = tl.constexpr(-1)  # the code that ends an image's list of operations
 
-STATISTICS = tl.constexpr(7)  # numbers of an image: the sum of grey, three least values, three greatest
-FIXED = tl.constexpr(2.0**32)  # what stands for 1 in them; they are int64
-NEVER_LEAST = tl.constexpr(2.0)  # above all values
+STATISTICS = tl.constexpr(7)  # of an image: sum of grey, three minima, three negated maxima
+FIXED_POINT_ONE = tl.constexpr(2.0**32)  # statistics are int64 in fixed point; this is 1.0
+MIN_IDENTITY = tl.constexpr(2.0)  # initial value of a minimum: above every value
 
 
 @triton.jit
 def apply_epilogue(values, n, pixels, y, x, first_row, last_row, program, previous, affine, erase, seeds):
-    """Values of image ``n``, which has ``pixels``, at rows ``y`` and columns ``x``: coloured, normalised and erased.
+    """Colour, normalise and erase a tile of image ``n``, which has ``pixels`` pixels.
 
-    ``y`` and ``x`` broadcast to the tile's shape; ``first_row`` and ``last_row`` are scalars that enclose ``y``. They
-    are only looked at where something is erased.
+    ``y`` and ``x`` are the tile's rows and columns; they broadcast to the tile's shape. ``first_row`` and ``last_row``
+    are scalars that bound ``y``. These four are only used if ``erase`` is given.
     """
     loaded = load_parameters(n, pixels, first_row, last_row, program, previous, erase)
     return apply_loaded(values, loaded, n, y, x, program, previous, affine, erase, seeds)
@@ -81,15 +85,15 @@ def apply_epilogue(values, n, pixels, y, x, first_row, last_row, program, previo
 
 @triton.jit
 def load_parameters(n, pixels, first_row, last_row, program, previous, erase):
-    """Of image ``n``: its first operation's code and amount, its mean of grey; and whether these rows are erased."""
+    """Load image ``n``'s first operation (code, amount) and grey mean, and whether its box overlaps these rows."""
     code, amount, mean, erased = 0, 0.0, 0.0, False
     if program is not None:
         ops, slots = program
         ops += n * slots * 2
         code, amount = tl.load(ops).to(tl.int32), tl.load(ops + 1)
     if erase is not None:
-        erased = overlaps(erase[0] + 4 * n, first_row, last_row)
-    if previous is not None:  # noqa: SIM102  (known when the kernel is compiled, and the next when it runs)
+        erased = box_overlaps_rows(erase[0] + 4 * n, first_row, last_row)
+    if previous is not None:  # noqa: SIM102  (a compile-time condition; the next is one at run time)
         if code == CONTRAST:
             mean = _statistic(previous, n, 0) / pixels
     return code, amount, mean, erased
@@ -97,13 +101,13 @@ def load_parameters(n, pixels, first_row, last_row, program, previous, erase):
 
 @triton.jit
 def apply_loaded(values, loaded, n, y, x, program, previous, affine, erase, seeds):
-    """What :func:`apply_epilogue` does, with what :func:`load_parameters` returned."""
+    """:func:`apply_epilogue`, given what :func:`load_parameters` returned."""
     code, amount, mean, erased = loaded
     if program is not None:
-        values = _coloured(values, code, amount, mean, n, program, previous)
+        values = _apply_program(values, code, amount, mean, n, program, previous)
     if affine is not None:
         values = _normalized(values, affine)
-    if erase is not None:  # noqa: SIM102  (known when the kernel is compiled, and the next when it runs)
+    if erase is not None:  # noqa: SIM102  (a compile-time condition; the next is one at run time)
         if erased:
             values = _erased(values, n, y, x, erase, seeds)
     return values
@@ -111,8 +115,8 @@ def apply_loaded(values, loaded, n, y, x, program, previous, affine, erase, seed
 
 @triton.jit
 def rounded(value, DTYPE: tl.constexpr):
-    """As it is stored: 0 to 1 as 0 to 255 if that is in uint8."""
-    if DTYPE == tl.uint8:  # noqa: SIM300  (capitals make a constant of it)
+    """Convert to the stored dtype; uint8 stores 255 x, clamped and rounded to nearest."""
+    if DTYPE == tl.uint8:  # noqa: SIM300  (no constant, though in capitals)
         value = tl.floor(tl.minimum(tl.maximum(value * 255, 0.0), 255.0) + 0.5)
     return value.to(DTYPE)
 
@@ -130,21 +134,21 @@ def _normalized(values, affine):
 
 
 @triton.jit
-def _coloured(values, code, amount, mean, n, program, previous):
-    """An operation is read while the one before it is done."""
+def _apply_program(values, code, amount, mean, n, program, previous):
+    """Run the image's operations. Each is loaded while the one before it is computed."""
     ops, slots = program
     ops += n * slots * 2
     while code != END:
         ops += 2
         next_code, next_amount = tl.load(ops).to(tl.int32), tl.load(ops + 1)
-        values = _operated(values, code, amount, mean, n, previous)
+        values = _apply_op(values, code, amount, mean, n, previous)
         code, amount = next_code, next_amount
     return values
 
 
 @triton.jit
-def _operated(values, code, amount, mean, n, previous):
-    """One operation. Its code is the whole program's, so that the branches do not diverge."""
+def _apply_op(values, code, amount, mean, n, previous):
+    """Apply one operation. All threads of the Triton program have the same code, so branches do not diverge."""
     if (code == CONTRAST) | (code == BRIGHTNESS):
         values = blend(values, amount, tl.where(code == CONTRAST, mean * (1 - amount), 0.0))
     elif code == SATURATION:
@@ -159,7 +163,7 @@ def _operated(values, code, amount, mean, n, previous):
         values = posterize(values, amount)
     elif code == INVERT:
         values = invert(values)
-    if previous is not None:  # noqa: SIM102  (known when the kernel is compiled, and the next when it runs)
+    if previous is not None:  # noqa: SIM102  (a compile-time condition; the next is one at run time)
         if code == AUTOCONTRAST:
             least, greatest = _extremes(previous, n, len(values))
             values = stretch(values, least, greatest)
@@ -168,7 +172,7 @@ def _operated(values, code, amount, mean, n, previous):
 
 @triton.jit
 def _extremes(previous, n, C: tl.constexpr):
-    """Each channel's least value in image ``n``, and each one's greatest."""
+    """Each channel's minimum in image ``n``, and each channel's maximum."""
     least, greatest = (), ()
     for c in tl.static_range(C):
         least += (_statistic(previous, n, 1 + c),)  # type: ignore[assignment]
@@ -181,42 +185,42 @@ def _extremes(previous, n, C: tl.constexpr):
 
 @triton.jit
 def add_statistics(values, inside, whole, n, statistics, RANGES: tl.constexpr):
-    """Those of a tile: the sum of grey; with ``RANGES`` also each channel's least value, and its greatest one, negated.
+    """Add a tile to its image's statistics: the sum of grey; with ``RANGES`` also each channel's minimum and maximum.
 
-    They are whole numbers, whose sum does not depend on the order, so that runs repeat bit for bit. ``whole`` says that
-    all of the tile is inside.
+    Maxima are stored negated, so that they are minima too. Statistics are fixed-point integers: the result of integer
+    atomics does not depend on their order, so runs repeat bit for bit. ``whole``: all of the tile lies in the image.
     """
     statistics += n * STATISTICS
     total = grey(values)
     if not whole:
         total = tl.where(inside, total, 0.0)
-    tl.atomic_add(statistics, (tl.sum(total) * FIXED).to(tl.int64), sem="relaxed")
+    tl.atomic_add(statistics, (tl.sum(total) * FIXED_POINT_ONE).to(tl.int64), sem="relaxed")
     if RANGES:
         for c in tl.static_range(len(values)):
-            least = tl.min(tl.where(inside, values[c], NEVER_LEAST))
-            greatest = tl.min(tl.where(inside, -values[c], NEVER_LEAST))
-            tl.atomic_min(statistics + 1 + c, (least * FIXED).to(tl.int64), sem="relaxed")
-            tl.atomic_min(statistics + 4 + c, (greatest * FIXED).to(tl.int64), sem="relaxed")
+            least = tl.min(tl.where(inside, values[c], MIN_IDENTITY))
+            greatest = tl.min(tl.where(inside, -values[c], MIN_IDENTITY))
+            tl.atomic_min(statistics + 1 + c, (least * FIXED_POINT_ONE).to(tl.int64), sem="relaxed")
+            tl.atomic_min(statistics + 4 + c, (greatest * FIXED_POINT_ONE).to(tl.int64), sem="relaxed")
 
 
 @triton.jit
 def _statistic(previous, n, number: tl.constexpr):
-    return tl.load(previous + n * STATISTICS + number).to(tl.float32) / FIXED
+    return tl.load(previous + n * STATISTICS + number).to(tl.float32) / FIXED_POINT_ONE
 
 
 # Boxes and noise
 
 
 @triton.jit
-def overlaps(box, first_row, last_row):
-    """Whether a box, 4 numbers at a pointer, has any of these rows."""
+def box_overlaps_rows(box, first_row, last_row):
+    """Whether a box (top, left, height, width at a pointer) overlaps the rows ``first_row`` to ``last_row``."""
     top = tl.load(box)
     return (first_row < top + tl.load(box + 2)) & (last_row >= top)
 
 
 @triton.jit
 def in_box(box, y, x):
-    """Which pixels lie in a box, 4 numbers at a pointer."""
+    """Mask of the pixels that lie in a box (top, left, height, width at a pointer)."""
     top, left = tl.load(box), tl.load(box + 1)
     rows = (y >= top) & (y < top + tl.load(box + 2))
     return rows & (x >= left) & (x < left + tl.load(box + 3))
@@ -237,33 +241,39 @@ def _erased(values, n, y, x, erase, seeds):
     return out
 
 
-# The host's side
+# Host code
 
 
 def epilogue_arguments(
     epilogue: Epilogue, images: int, device: torch.device, *others: torch.Tensor
 ) -> tuple[dict[str, Any], list[torch.Tensor]]:
-    """What the device's half takes, by name, and ``others`` on the device: all in one upload."""
+    """Upload the epilogue's tensors, and the tensors ``others``, in one transfer.
+
+    Returns:
+        The epilogue's kernel arguments by name, and ``others`` on the device.
+    """
     program, erase = epilogue.program, epilogue.erase
-    ops = [] if program is None else _part(program, epilogue.part)
+    ops = [] if program is None else _ops_of_part(program, epilogue.part)
     noisy = erase is not None and any(erase.scale)
     boxes = [] if erase is None else [erase.boxes, *([erase.seeds] if noisy else [])]
-    empty = [_no_statistics(images)] if epilogue.statistics else []
-    moved = upload(device, *ops, *boxes, *empty, *others)
-    on_device = iter(moved)
+    initial_statistics = [_initial_statistics(images)] if epilogue.statistics else []
+    uploaded = upload(device, *ops, *boxes, *initial_statistics, *others)
+    on_device = iter(uploaded)
     return {
         "program": (next(on_device), ops[0].shape[1]) if ops else None,
         "previous": epilogue.previous,
         "affine": None if epilogue.scale is None else (epilogue.scale, epilogue.bias),
         "erase": None if erase is None else (next(on_device), erase.scale, erase.bias),
         "seeds": next(on_device) if noisy else None,
-        "statistics": next(on_device) if empty else None,
-        "RANGES": bool(empty) and program is not None and bool((program.ops.numpy()[..., 0] == Op.AUTOCONTRAST).any()),
+        "statistics": next(on_device) if initial_statistics else None,
+        "RANGES": bool(initial_statistics)
+        and program is not None
+        and bool((program.ops.numpy()[..., 0] == Op.AUTOCONTRAST).any()),
     }, list(on_device)
 
 
-def _part(program: ColourProgram, part: int) -> list[torch.Tensor]:
-    """The operations of one part, and behind each image's at least one that is ``END``; none if there are none."""
+def _ops_of_part(program: ColourProgram, part: int) -> list[torch.Tensor]:
+    """One part's operations, (N, S, 2), where each image's list ends with ``END``; an empty list if there are none."""
     ops, bounds = program.ops.numpy(), program.bounds.numpy()
     start, stop = bounds[:, part, None], bounds[:, part + 1, None]
     longest = int((stop - start).max(initial=0))
@@ -276,8 +286,8 @@ def _part(program: ColourProgram, part: int) -> list[torch.Tensor]:
     return [torch.from_numpy(chosen)]
 
 
-def _no_statistics(images: int) -> torch.Tensor:
-    """What tiles' are added to."""
-    empty = np.full((images, STATISTICS.value), int(NEVER_LEAST.value * FIXED.value))
-    empty[:, 0] = 0
-    return torch.from_numpy(empty)
+def _initial_statistics(images: int) -> torch.Tensor:
+    """Statistics before the first tile: the identity of each atomic add and minimum."""
+    initial_statistics = np.full((images, STATISTICS.value), int(MIN_IDENTITY.value * FIXED_POINT_ONE.value))
+    initial_statistics[:, 0] = 0
+    return torch.from_numpy(initial_statistics)

@@ -37,7 +37,7 @@ def _tables_kernel(images, tables, chosen, shape, strides, BLOCK: tl.constexpr):
 def _table(histogram, pixels):
     """The lookup table of Pillow's ``ImageOps.equalize``: a level becomes the number of darker pixels / ``share``.
 
-    ``share`` is the pixels of each level in a flat histogram. With ``share`` 0 levels stay as they are.
+    ``share`` is the number of pixels that each level of a flat histogram has. With ``share`` 0 levels stay as they are.
     """
     level = tl.arange(0, 256)
     brightest = tl.max(tl.where(histogram > 0, level, 0), 0)

@@ -1,4 +1,4 @@
-"""Where a tile of the output lies, and the resampling filter along each of its two axes."""
+"""Position of a program's tile in the output, and the resampling filter along each axis."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fastload.kernels.triton.table import (
     VIRTUAL,
     WINDOW,
     entry,
-    fraction,
+    float_entry,
 )
 
 __all__ = ["axis_filter", "distance_scale", "filter_weights", "tile_of_program"]
@@ -24,24 +24,33 @@ __all__ = ["axis_filter", "distance_scale", "filter_weights", "tile_of_program"]
 
 @triton.jit
 def tile_of_program(first_image, TH: tl.constexpr, TW: tl.constexpr):
-    """Which image's tile the program makes, and the tile's first row and column."""
+    """The program's tile: index of its image, first row, first column."""
     return first_image + tl.program_id(2), tl.program_id(1) * TH, tl.program_id(0) * TW
 
 
 @triton.jit
 def axis_filter(row, AXIS: tl.constexpr, at, first, size, TILE: tl.constexpr, FILTER: tl.constexpr):
-    """Of outputs ``at`` along one axis: which taps (pixels of the box) they all need of the image; and their filter."""
+    """The filter along one axis, for the outputs at positions ``at`` in a tile that begins at ``first``.
+
+    A tap is a pixel of the source box, numbered from the box's start.
+
+    Returns:
+        The extent: the box's start in the image; the first tap that the tile needs, and the end; the first tap that
+        lies in the image, and the end.
+        The band: each output's filter centre; 1 / the filter's stretch; its radius; the box's length; and whether each
+        output lies in the resized box. Centre and radius are in taps.
+    """
     window = row + WINDOW + AXIS
     start, length, virtual = entry(window, START), entry(window, LENGTH), entry(window, VIRTUAL)
     from_tap = tl.maximum(-start, 0)
     to_tap = tl.maximum(from_tap, tl.minimum(length, entry(row, HEIGHT + AXIS) - start))
-    # Output i is pixel ``side * i + shift`` of the resized box.
+    # Output i is pixel ``direction * i + shift`` of the resized box.
     flip = entry(window, FLIP) != 0
-    side = tl.where(flip, -1, 1)
+    direction = tl.where(flip, -1, 1)
     shift = tl.where(flip, size - 1, 0) + entry(window, OFFSET)
-    position = side * at + shift
+    position = direction * at + shift
 
-    scale, inverse = fraction(window, SCALE), fraction(window, INVERSE)
+    scale, inverse = float_entry(window, SCALE), float_entry(window, INVERSE)
     stretch = tl.maximum(scale, 1.0)
     centre = (position + 0.5) * scale
     support = stretch * (2.0 if FILTER == "bicubic" else 1.0)
@@ -50,25 +59,31 @@ def axis_filter(row, AXIS: tl.constexpr, at, first, size, TILE: tl.constexpr, FI
         support, inverse = stretch + 1, 1.0
 
     last = tl.minimum(first + TILE, size) - 1
-    one, other = side * first + shift, side * last + shift
-    least, greatest = tl.maximum(tl.minimum(one, other), 0), tl.minimum(tl.maximum(one, other), virtual - 1)
-    low = tl.maximum(((least + 0.5) * scale - support + 0.5).to(tl.int32), from_tap)
-    high = tl.minimum(((greatest + 0.5) * scale + support + 0.5).to(tl.int32), to_tap)
+    begin, end = direction * first + shift, direction * last + shift
+    lowest, highest = (
+        tl.maximum(tl.minimum(begin, end), 0),
+        tl.minimum(tl.maximum(begin, end), virtual - 1),
+    )
+    low = tl.maximum(((lowest + 0.5) * scale - support + 0.5).to(tl.int32), from_tap)
+    high = tl.minimum(((highest + 0.5) * scale + support + 0.5).to(tl.int32), to_tap)
     present = (position >= 0) & (position < virtual)
     return (start, low, high, from_tap, to_tap), (centre, inverse, support, length, present)
 
 
 @triton.jit
 def distance_scale(inverse, FILTER: tl.constexpr):
-    """What a distance in pixels of the source is multiplied with for ``filter_weights``."""
+    """Factor from a distance in taps to the ``distance`` that ``filter_weights`` takes."""
     return inverse * inverse if FILTER == "bilinear" else inverse
 
 
 @triton.jit
 def filter_weights(distance, inside, inverse, FILTER: tl.constexpr):
-    """Of taps at these distances, so that they add up to about 1: exactly is for ``share``."""
+    """Weights of taps at these distances from the centre, 0 where not ``inside``; an output's add up to about 1.
+
+    The caller divides by their exact sum. ``distance`` was multiplied by ``distance_scale``.
+    """
     if FILTER == "bilinear":
-        # A sum that is bounded to 0 and 1 is one instruction.
+        # An addition clamped to 0 and 1 is one instruction.
         weight = tl.minimum(tl.maximum(tl.where(inside, inverse, -1.0) - tl.abs(distance), 0.0), 1.0)
     elif FILTER == "bicubic":
         d = tl.abs(distance)

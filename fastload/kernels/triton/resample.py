@@ -1,4 +1,4 @@
-"""``resample`` in Triton: by :mod:`resample_planar` for uint8 planes, by :mod:`resample_generic` for all else."""
+"""Launches ``resample``: :mod:`resample_planar` for planar uint8 sources, :mod:`resample_generic` for all others."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import triton
 from fastload.kernels.common import allocate, as_batch, check_resample
 from fastload.kernels.spec import Epilogue
 from fastload.kernels.triton import resample_generic, resample_planar
-from fastload.kernels.triton.device import overlap_options
+from fastload.kernels.triton.device import pdl_options
 from fastload.kernels.triton.epilogue import epilogue_arguments
-from fastload.kernels.triton.store import storing
+from fastload.kernels.triton.store import store_constants
 from fastload.kernels.triton.table import Table
 from fastload.structure.ragged import Ragged
 
 __all__ = ["resample"]
 
-MOST_IMAGES = 65535  # of a launch: the limit of a grid's third axis
+MAX_GRID_Z = 65535  # images in a launch: the limit of CUDA for the grid's third axis
 
 
 def resample(
@@ -38,8 +38,8 @@ def resample(
         "C": images.channels,
         "FILTER": interpolation,
         "PADDED": table.is_padded,
-        **storing(table, outs),
-        **overlap_options(images.device),
+        **store_constants(table, outs),
+        **pdl_options(images.device),
     }
     if images.dtype is torch.uint8 and table.layout(0) == "planar":
         kernel, tile = resample_planar.resample_kernel, resample_planar.TILE
@@ -50,7 +50,7 @@ def resample(
     height, width = table.largest_output
     rows, columns = triton.cdiv(height, tile[0]), triton.cdiv(width, tile[1])
     arguments, (on_device,) = epilogue_arguments(epilogue, len(images), images.device, torch.from_numpy(table.rows))
-    for first in range(0, len(images) if rows * columns else 0, MOST_IMAGES):
-        grid = (columns, rows, min(MOST_IMAGES, len(images) - first))
+    for first in range(0, len(images) if rows * columns else 0, MAX_GRID_Z):
+        grid = (columns, rows, min(MAX_GRID_Z, len(images) - first))
         kernel[grid](on_device, first, fill, **arguments, **constants)
     return as_batch(outs), arguments["statistics"]

@@ -1,15 +1,17 @@
-"""Crop, resize, flip and finish images of different sizes in one launch: of any dtype, whichever way channels lie.
+"""Resample kernel for sources of any dtype and memory layout; ``resample_planar`` is faster for planar uint8.
 
-Resampling is linear and separable: a tile of the output is ``Wy @ source @ Wx``, where Wy and Wx hold the filter's
-weights and are zero but for a band. A program makes one tile of all channels. It walks the part of the source which the
-bands cover, block by block, makes the block's weights from the filter's formula, and multiplies on tensor cores. So a
-source pixel is read once a tile, however many outputs it reaches; flips, offsets and "nearest" are just other weights.
+One launch crops, resizes, flips and runs the epilogue for images of different sizes. Resampling is linear and
+separable: a tile of the output is ``Wy @ source @ Wx``, where Wy and Wx are band matrices of filter weights. A program
+computes one tile, all channels. It loops over the blocks of the source that the bands cover, computes the block's
+weights from the filter's formula, and multiplies on tensor cores. So a tile reads each source pixel once, however many
+outputs it contributes to. Flips, offsets and "nearest" only change the weights.
 
-float16 holds a byte exactly, but rounds weights. So each sum is divided by that of its rounded weights; and 128 is
-taken off each byte, which halves the rounding between the products. Floats are multiplied in three terms of tf32.
+Precision of uint8 sources: float16 holds a byte exactly, but rounds weights, so each output is divided by the sum of
+its rounded weights. 128 is subtracted from each byte, which halves the rounding error of the intermediate product.
+Floating-point sources are multiplied in tf32x3.
 
-Interleaved channels are not taken apart: the first product mixes rows and does not care what lies in them, and the
-second has weights for each channel that are zero where the other channels are.
+Interleaved channels stay interleaved: the first product combines rows, whatever their elements are. The second has one
+weight matrix for each channel, with zeros at the elements of other channels.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import torch
 import triton
 import triton.language as tl
 
-from fastload.kernels.triton.device import is_nvidia, wait_for_kernel_before
+from fastload.kernels.triton.device import is_nvidia, wait_for_previous_kernel
 from fastload.kernels.triton.epilogue import add_statistics, apply_epilogue
 from fastload.kernels.triton.filters import axis_filter, distance_scale, filter_weights, tile_of_program
 from fastload.kernels.triton.store import TYPES, store
@@ -40,14 +42,14 @@ from fastload.structure.ragged import Ragged
 
 __all__ = ["TILE", "constants", "resample_kernel"]
 
-# A tile of the output, and a block of the source: rows and columns, powers of two from 16.
+# Rows and columns of a tile of the output and of a block of the source: powers of two, 16 or more for ``tl.dot``.
 TILE = (64, 32)
 BLOCK = (64, 64)
 LAUNCH = {"num_warps": 4, "num_stages": 1}
 
-WORD = 16  # bytes that a thread reads at once
+VECTOR_BYTES = 16  # bytes of the widest load of a thread
 
-TAPS = tl.constexpr(8)  # that are summed at a time
+TAPS_PER_STEP = tl.constexpr(8)  # taps whose weights are summed in one step
 
 
 @triton.jit
@@ -62,14 +64,14 @@ def resample_kernel(
     seeds,
     statistics,
     RANGES: tl.constexpr,
-    SOURCE: tl.constexpr,  # dtype of sources
-    DOT: tl.constexpr,  # dtype in which they are multiplied
+    SOURCE: tl.constexpr,  # dtype of the sources
+    DOT: tl.constexpr,  # dtype of the operands of ``tl.dot``
     C: tl.constexpr,
     FILTER: tl.constexpr,
-    PADDED: tl.constexpr,  # something outside of a source is seen
-    LAYOUT: tl.constexpr,  # of channels in a source: planar, packed (interleaved) or strided
-    ALIGNED: tl.constexpr,  # elements that all rows of sources begin at multiples of
-    TARGET: tl.constexpr,  # this and the next four are what ``store`` takes
+    PADDED: tl.constexpr,  # some output needs ``fill``
+    LAYOUT: tl.constexpr,  # of the sources: "planar", "packed" (interleaved) or "strided"
+    ALIGNED: tl.constexpr,  # all source rows begin at multiples of so many elements
+    TARGET: tl.constexpr,  # TARGET to PAIRS: see ``store``
     TARGET_ALIGNED: tl.constexpr,
     TARGET_PLANAR: tl.constexpr,
     GROUP: tl.constexpr,
@@ -81,7 +83,7 @@ def resample_kernel(
     BW: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):
-    wait_for_kernel_before(OVERLAPS)
+    wait_for_previous_kernel(OVERLAPS)
     n, first_y, first_x = tile_of_program(first_image, TH, TW)
     row = table + n.to(tl.int64) * COLUMNS
     height, width = entry(row, OUTPUT + HEIGHT), entry(row, OUTPUT + WIDTH)
@@ -90,7 +92,7 @@ def resample_kernel(
 
     vertical = axis_filter(row, 0, y, first_y, height, TH, FILTER)
     horizontal = axis_filter(row, 1, x, first_x, width, TW, FILTER)
-    values = _products(
+    values = _resampled_tile(
         row, vertical, horizontal, fill, SOURCE, DOT, C, FILTER, PADDED, LAYOUT, ALIGNED, NVIDIA, TH, TW, BH, BW
     )
     last_y = tl.minimum(first_y + TH, height) - 1
@@ -104,28 +106,29 @@ def resample_kernel(
 
 
 @triton.jit
-def _shares(extent, band, FILTER: tl.constexpr, DOT: tl.constexpr):
-    """One over the sum of each output's weights; and the share of that sum which lies in the image, not in ``fill``."""
+def _normalizers(extent, band, FILTER: tl.constexpr, DOT: tl.constexpr):
+    """For each output: 1 / the sum of its weights, and the fraction of that sum that lies inside of the image."""
     _, _, _, from_tap, to_tap = extent
     centre, inverse, support, length, present = band
     begin = (centre - support + 0.5).to(tl.int32)
-    total, seen = tl.zeros(centre.shape, tl.float32), tl.zeros(centre.shape, tl.float32)
-    for step in range(0, (2 * support).to(tl.int32) + 2, TAPS):
-        tap = (begin + step)[:, None] + tl.arange(0, TAPS)[None, :]
+    total, covered = tl.zeros(centre.shape, tl.float32), tl.zeros(centre.shape, tl.float32)
+    for step in range(0, (2 * support).to(tl.int32) + 2, TAPS_PER_STEP):
+        tap = (begin + step)[:, None] + tl.arange(0, TAPS_PER_STEP)[None, :]
         distance = (tap - centre[:, None] + 0.5) * distance_scale(inverse, FILTER)
         weight = filter_weights(distance, (tap >= 0) & (tap < length), inverse, FILTER).to(DOT).to(tl.float32)
         total += tl.sum(weight, 1)
-        seen += tl.sum(tl.where((tap >= from_tap) & (tap < to_tap), weight, 0.0), 1)
-    share = tl.where(present, 1 / tl.where(total == 0, 1.0, total), 0.0)
-    return share, seen * share
+        covered += tl.sum(tl.where((tap >= from_tap) & (tap < to_tap), weight, 0.0), 1)
+    normalizer = tl.where(present, 1 / tl.where(total == 0, 1.0, total), 0.0)
+    return normalizer, covered * normalizer
 
 
 @triton.jit
-def _band(tap, first, centre, inverse, from_tap, to_tap, FILTER: tl.constexpr):
-    """The weights that outputs, rows, give to taps, columns, ``first`` and beyond: 0 but for a band.
+def _band_matrix(tap, first, centre, inverse, from_tap, to_tap, FILTER: tl.constexpr):
+    """Weight matrix of a block: a row for each output, a column for each tap of the source; zero outside of a band.
 
-    Taps are columns since a thread has few of those, which are all that it need compare with the image's bounds. Two
-    vectors take most of the work, and lose little, being near 0.
+    Taps are columns, since a thread holds few columns in the MMA layout: it compares only those with the image's
+    bounds. Distances are the difference of two vectors, which cost little. Both are relative to ``first``, the block's
+    first tap, so that they are small and float32 rounds them little.
     """
     scale = distance_scale(inverse, FILTER)
     distance = (tap - first + 0.5)[None, :] * scale - ((centre - first) * scale)[:, None]
@@ -133,7 +136,7 @@ def _band(tap, first, centre, inverse, from_tap, to_tap, FILTER: tl.constexpr):
 
 
 @triton.jit
-def _products(
+def _resampled_tile(
     row,
     vertical,
     horizontal,
@@ -151,8 +154,8 @@ def _products(
     BH: tl.constexpr,
     BW: tl.constexpr,
 ):
-    """The tile's values from 0 to 1, a tensor for each channel."""
-    pack: tl.constexpr = C if LAYOUT == "packed" else 1  # elements of a plane that are one pixel
+    """Compute the tile: values from 0 to 1, a float32 tensor (TH, TW) for each channel."""
+    pack: tl.constexpr = C if LAYOUT == "packed" else 1  # elements of one pixel in a loaded row
     planes: tl.constexpr = 1 if LAYOUT == "packed" else C
     extent_y, band_y = vertical
     extent_x, band_x = horizontal
@@ -167,7 +170,8 @@ def _products(
     stride_y = tl.multiple_of(tl.load(row + ROW), ALIGNED)
     stride_x = tl.load(row + PIXEL).to(tl.int32) if LAYOUT == "strided" else 1
     first = tl.multiple_of((left + low_x) * pack & -ALIGNED, ALIGNED)
-    end = tl.where(low_x < high_x, (left + high_x) * pack, first)  # what lies beside the image must not be read
+    # An empty range if the tile needs no pixel of the image: then there is nothing to load.
+    end = tl.where(low_x < high_x, (left + high_x) * pack, first)
     readable_end = tl.multiple_of((end + ALIGNED - 1) & -ALIGNED, ALIGNED)
 
     out = ()
@@ -176,10 +180,10 @@ def _products(
     for block_x in range(first, end, BW):
         element = block_x + tl.arange(0, BW)
         tap_x = element // pack - left
-        shared = _band(tap_x, block_x // pack - left, centre_x, inverse_x, from_x, to_x, FILTER).to(DOT)
-        across = ()
+        weights_x = _band_matrix(tap_x, block_x // pack - left, centre_x, inverse_x, from_x, to_x, FILTER).to(DOT)
+        column_weights = ()
         for c in tl.static_range(pack):
-            across += (tl.trans(tl.where((element % pack == c)[None, :], shared, 0.0)),)  # type: ignore[assignment]
+            column_weights += (tl.trans(tl.where((element % pack == c)[None, :], weights_x, 0.0)),)  # type: ignore[assignment]
         for block_y in range(low_y, high_y, BH):
             line = block_y + tl.arange(0, BH)
             at = source + (top + line).to(tl.int64)[:, None] * stride_y + (element * stride_x)[None, :]
@@ -187,43 +191,43 @@ def _products(
             blocks = ()
             for c in tl.static_range(planes):
                 blocks += (tl.load(at + c * stride_c, readable, 0),)  # type: ignore[assignment]
-            down = _band(line, block_y, centre_y, inverse_y, from_y, to_y, FILTER).to(DOT)
-            more = ()
+            row_weights = _band_matrix(line, block_y, centre_y, inverse_y, from_y, to_y, FILTER).to(DOT)
+            next_out = ()
             for c in tl.static_range(C):
                 if c < planes:
-                    mixed = _mixed(down, blocks[c], element < (left + to_x) * pack, NVIDIA)
-                more += (_dot(mixed, across[c if pack > 1 else 0], out[c]),)  # type: ignore[assignment]
-            out = more
+                    filtered = _filter_rows(row_weights, blocks[c], element < (left + to_x) * pack, NVIDIA)
+                next_out += (_dot(filtered, column_weights[c if pack > 1 else 0], out[c]),)  # type: ignore[assignment]
+            out = next_out
 
-    share_y, seen_y = _shares(extent_y, band_y, FILTER, DOT)
-    share_x, seen_x = _shares(extent_x, band_x, FILTER, DOT)
+    normalizer_y, covered_y = _normalizers(extent_y, band_y, FILTER, DOT)
+    normalizer_x, covered_x = _normalizers(extent_x, band_x, FILTER, DOT)
     middle: tl.constexpr = 128.0 / 255 if SOURCE.is_uint8() else 0.0
     unit: tl.constexpr = 1.0 / 255 if SOURCE.is_uint8() else 1.0
-    share = (share_y * unit)[:, None] * share_x[None, :]
+    normalizer = (normalizer_y * unit)[:, None] * normalizer_x[None, :]
     base = middle
     if PADDED:
-        base = fill + (middle - fill) * seen_y[:, None] * seen_x[None, :]
+        base = fill + (middle - fill) * covered_y[:, None] * covered_x[None, :]
     values = ()
     for c in tl.static_range(C):
-        values += (out[c] * share + base,)  # type: ignore[assignment]
+        values += (out[c] * normalizer + base,)  # type: ignore[assignment]
     return values
 
 
 @triton.jit
-def _mixed(down, block, inside, NVIDIA: tl.constexpr):
-    """The rows of a block of the source mixed into rows of the output."""
+def _filter_rows(row_weights, block, inside, NVIDIA: tl.constexpr):
+    """First product: combine a block's source rows into output rows."""
     if block.dtype == tl.uint8:
-        block = _centred(block, NVIDIA)
+        block = _centre_bytes(block, NVIDIA)
     else:
-        block = block.to(down.dtype)
-        # What lies behind a row's end may be no number, which zero weights would not silence.
+        block = block.to(row_weights.dtype)
+        # Elements past a row's end may be NaN or infinite; times a zero weight they would still be NaN.
         block = tl.where(inside[None, :], block, 0.0)
-    return _dot(down, block, tl.zeros((down.shape[0], block.shape[1]), tl.float32)).to(down.dtype)
+    return _dot(row_weights, block, tl.zeros((row_weights.shape[0], block.shape[1]), tl.float32)).to(row_weights.dtype)
 
 
 @triton.jit
-def _centred(block, NVIDIA: tl.constexpr):
-    """Bytes less 128 in float16: 0x6400 and a byte are the bits of 1024 and the byte."""
+def _centre_bytes(block, NVIDIA: tl.constexpr):
+    """Convert each byte b to the float16 ``b - 128``. The bits 0x6400 + b are the float16 1024 + b."""
     if NVIDIA:
         block = tl.inline_asm_elementwise(
             """
@@ -253,20 +257,20 @@ def _dot(a, b, total):
 
 
 def constants(table: Table, images: Ragged) -> dict[str, Any]:
-    """What the kernel is compiled for, beyond what both kernels share; and how it is launched."""
+    """The kernel's own specialisation constants and launch options."""
     layout = table.layout(0)
     return {
         "SOURCE": TYPES[images.dtype],
         "DOT": tl.float16 if images.dtype is torch.uint8 else tl.float32,
         "NVIDIA": is_nvidia(images.device),
         "LAYOUT": layout,
-        "ALIGNED": 1 if layout == "strided" else _aligned(table, layout, images.dtype.itemsize),
+        "ALIGNED": 1 if layout == "strided" else _row_alignment(table, layout, images.dtype.itemsize),
         **dict(zip(("TH", "TW", "BH", "BW"), TILE + BLOCK, strict=True)),
         **LAUNCH,
     }
 
 
-def _aligned(table: Table, layout: str, itemsize: int) -> int:
-    """How many elements each row of each image begins at a multiple of: a word's worth, or 1."""
+def _row_alignment(table: Table, layout: str, itemsize: int) -> int:
+    """Elements in ``VECTOR_BYTES`` if every row of every image is aligned to that; else 1."""
     steps = table.bits(0, ROW, CHANNEL) if layout == "planar" else table.bits(0, ROW)
-    return WORD // itemsize if (table.bits(0, ADDRESS) | steps * itemsize) % WORD == 0 else 1
+    return VECTOR_BYTES // itemsize if (table.bits(0, ADDRESS) | steps * itemsize) % VECTOR_BYTES == 0 else 1

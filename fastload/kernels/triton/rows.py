@@ -1,12 +1,15 @@
-"""Rows of bytes mixed into rows of an output, for :mod:`fastload.kernels.triton.resample_planar`.
+"""Vertical pass of ``resample_planar``: weighted sums of uint8 source rows, as the left operand of a ``tl.dot``.
 
-Four threads share each row of a tile, and of each tap each of them reads ``SHARE`` neighbours, mostly out of the first
-cache. The columns of the product that follows are in the order in which threads have them, so that none need give any
-away.
+The quad of threads that holds a row of the MMA operand computes that row. For each tap, each thread loads
+``THREAD_COLUMNS`` neighbouring columns, mostly from the L1 cache. The operand's columns are permuted to the order in
+which the threads hold them, so no data moves between threads.
 
-What comes of it is float16, centred on 0. Few taps are added up in float16 too, two columns at a time. A byte is then
-the subnormal number which has its bits, b * 2**-24; weights are 2**15 times as large; and sums begin at minus the
-middle of the bytes' range.
+Sums become float16 after ``MIDDLE`` is subtracted: values nearer to 0 lose less to rounding. Sums of few taps are also
+accumulated in float16, two columns an instruction (``CONVERT == "half"``):
+
+- A byte b is used as it is: zero-extended to 16 bits, it is the subnormal float16 b * 2**-24. No conversion is needed.
+- Weights are scaled by 2**15, so that products are normal numbers again.
+- Sums start at ``-MIDDLE``, scaled likewise.
 """
 
 from __future__ import annotations
@@ -16,40 +19,44 @@ import triton.language as tl
 
 from fastload.kernels.triton.filters import distance_scale, filter_weights
 
-__all__ = ["HALF_BYTE", "HALF_WEIGHT", "MIDDLE", "QUAD", "SHARE", "mixed_rows", "side_by_side", "taps_of"]
+__all__ = ["HALF_BYTE", "HALF_WEIGHT", "MIDDLE", "QUAD", "THREAD_COLUMNS", "filter_rows", "interleave", "taps_of"]
 
-QUAD = tl.constexpr(4)  # threads that hold a row of a product
-SHARE = tl.constexpr(8)  # columns of the source that each of them mixes at a time
-MIDDLE = tl.constexpr(128.0)  # of what a byte can be
-HALF_BYTE, HALF_WEIGHT = tl.constexpr(2.0**-24), tl.constexpr(2.0**15)  # what stands for 1 in float16
+QUAD = tl.constexpr(4)  # threads of a warp that hold a row of an MMA operand or result
+THREAD_COLUMNS = tl.constexpr(8)  # source columns of a thread in each block
+MIDDLE = tl.constexpr(128.0)  # of the range of a byte; subtracted from bytes before they are rounded to float16
+HALF_BYTE, HALF_WEIGHT = tl.constexpr(2.0**-24), tl.constexpr(2.0**15)  # scales of bytes and weights as float16
 
 
 @triton.jit
-def mixed_rows(
-    first, lines, vertical, C: tl.constexpr, FILTER: tl.constexpr, WORDS: tl.constexpr, CONVERT: tl.constexpr
+def filter_rows(
+    first, view, vertical, C: tl.constexpr, FILTER: tl.constexpr, WORDS: tl.constexpr, CONVERT: tl.constexpr
 ):
-    """A block of the source's columns, its rows mixed into those of the output: float16 less the middle, each channel.
+    """Filter a block of ``THREAD_COLUMNS * QUAD`` source columns vertically, beginning with column ``first``.
 
-    The block begins with column ``first``. ``lines``: a pointer to the source's bytes, its strides of channel and row,
-    its last row, and where the columns that matter end. ``vertical``: what ``axis_filter`` returns for the output's
-    rows, each repeated for the threads that share it.
+    ``view``: pointer to the source's bytes, channel stride, row stride, last row, and the end of the columns needed.
+    ``vertical``: what ``axis_filter`` returns for the output's rows, each repeated for ``QUAD`` threads.
+    The constants are those of ``resample_kernel``.
+
+    Returns:
+        For each channel, float16 (TH, columns): the weighted sums less ``MIDDLE``. The weights are not normalised.
     """
     _, taps = taps_of(vertical[1], FILTER)
-    least: tl.constexpr = 1 if FILTER == "nearest" else 2 if FILTER == "bilinear" else 4  # taps of every output
+    # Taps that every output has: they are loaded together.
+    min_taps: tl.constexpr = 1 if FILTER == "nearest" else 2 if FILTER == "bilinear" else 4
     thread = tl.arange(0, vertical[1][0].shape[0])
-    column = first + SHARE * (thread % QUAD)
-    sums, total = _added(None, 0.0, 0, least, column, lines, vertical, C, FILTER, WORDS, CONVERT)
-    for tap in range(least, taps):
-        sums, total = _added(sums, total, tap, 1, column, lines, vertical, C, FILTER, WORDS, CONVERT)
-    mixed = ()
+    column = first + THREAD_COLUMNS * (thread % QUAD)
+    sums, total = _accumulate(None, 0.0, 0, min_taps, column, view, vertical, C, FILTER, WORDS, CONVERT)
+    for tap in range(min_taps, taps):
+        sums, total = _accumulate(sums, total, tap, 1, column, view, vertical, C, FILTER, WORDS, CONVERT)
+    filtered = ()
     for c in tl.static_range(C):
-        mixed += (_halves(sums[c], total, CONVERT),)  # type: ignore[assignment]
-    return mixed
+        filtered += (_dot_operand(sums[c], total, CONVERT),)  # type: ignore[assignment]
+    return filtered
 
 
 @triton.jit
 def taps_of(band, FILTER: tl.constexpr):
-    """Each output's first tap, and how many taps at most have a weight."""
+    """Each output's first tap, and the maximum number of taps with a weight."""
     centre, _, support, _, _ = band
     if FILTER == "nearest":
         begin, taps = (centre - 0.5).to(tl.int32), 1
@@ -59,98 +66,104 @@ def taps_of(band, FILTER: tl.constexpr):
 
 
 @triton.jit
-def _added(
-    sums,  # of each channel, or None for nothing yet
+def _accumulate(
+    sums,  # of each channel; None before the first tap
     total,  # of the weights
     first,
     COUNT: tl.constexpr,
-    column,  # of the source: where each thread's begin
-    lines,
+    column,  # each thread's first source column
+    view,
     vertical,
     C: tl.constexpr,
     FILTER: tl.constexpr,
     WORDS: tl.constexpr,
     CONVERT: tl.constexpr,
 ):
-    """With ``COUNT`` taps from the ``first`` on, all of which are read before any is waited for."""
-    source, stride_c, stride_y, last_y, end = lines
+    """Add ``COUNT`` taps, beginning with tap ``first``. All loads are issued before any result is used."""
+    source, stride_c, stride_y, last_y, end = view
     extent, band = vertical
     top, _, _, from_tap, to_tap = extent
     centre, inverse = band[0], band[1]
     begin, _ = taps_of(band, FILTER)
     scale = distance_scale(inverse, FILTER)
-    # Behind a row's last word, where weights are 0, that word is read again.
-    source += tl.minimum(column, (end - 1) & -SHARE) if WORDS else column
+    # Columns past the end have weight 0; they load the row's last word again to stay in bounds.
+    source += tl.minimum(column, (end - 1) & -THREAD_COLUMNS) if WORDS else column
     distance = (begin - centre + 0.5) * scale
     blocks, weights = (), ()
     for k in tl.static_range(COUNT):
         tap = begin - from_tap + (first + k)
-        # Behind an image's edges, where weights are 0, its edges are read.
+        # Rows outside of the image have weight 0; they load its first or last row to stay in bounds.
         line = tl.minimum(tl.maximum(top + from_tap + tap, 0), last_y)
         at = line.to(stride_y.dtype) * stride_y
         for c in tl.static_range(C):
-            blocks += (_read(source + c * stride_c + at, end - column, WORDS),)  # type: ignore[assignment]
+            blocks += (_load_columns(source + c * stride_c + at, end - column, WORDS),)  # type: ignore[assignment]
         inside = tap.to(tl.uint32) < (to_tap - from_tap).to(tl.uint32)
         weights += (filter_weights(distance + (first + k) * scale, inside, inverse, FILTER),)  # type: ignore[assignment]
     for k in tl.static_range(COUNT):
         total += weights[k]
-        more = ()
+        next_sums = ()
         for c in tl.static_range(C):
-            more += (_plus(None if sums is None else sums[c], weights[k], blocks[k * C + c], CONVERT),)  # type: ignore[assignment]
-        sums = more
+            next_sums += (_multiply_add(None if sums is None else sums[c], weights[k], blocks[k * C + c], CONVERT),)  # type: ignore[assignment]
+        sums = next_sums
     return sums, total
 
 
 @triton.jit
-def _read(at, count, WORDS: tl.constexpr):
-    """``SHARE`` bytes from each pointer on, of which the first ``count`` are wanted: two words of four."""
+def _load_columns(at, count, WORDS: tl.constexpr):
+    """Load ``THREAD_COLUMNS`` bytes at each pointer, of which the first ``count`` are needed, as two 32-bit words."""
     if WORDS:
-        both = tl.load(at.to(tl.pointer_type(tl.uint64), bitcast=True))
+        joined = tl.load(at.to(tl.pointer_type(tl.uint64), bitcast=True))
     else:
-        # They lie in two aligned words. Of words without any wanted byte, the last that has one is read again.
+        # Unaligned: load the two aligned words that hold the bytes. A word without any needed byte may be out of
+        # bounds; then the last word with one is loaded instead.
         address = at.to(tl.int64)
-        first, last = address & -SHARE, (address + count - 1) & -SHARE
+        first, last = address & -THREAD_COLUMNS, (address + count - 1) & -THREAD_COLUMNS
         low = tl.load(tl.minimum(first, last).to(tl.pointer_type(tl.uint64)))
-        high = tl.load(tl.minimum(first + SHARE, last).to(tl.pointer_type(tl.uint64)))
-        bits = (address & (SHARE - 1)).to(tl.uint64) * 8
-        both = low >> bits | high << 1 << (63 - bits)
-    return both.to(tl.uint32), (both >> 32).to(tl.uint32)
+        high = tl.load(tl.minimum(first + THREAD_COLUMNS, last).to(tl.pointer_type(tl.uint64)))
+        bits = (address & (THREAD_COLUMNS - 1)).to(tl.uint64) * 8
+        joined = low >> bits | high << 1 << (63 - bits)
+    return joined.to(tl.uint32), (joined >> 32).to(tl.uint32)
 
 
 @triton.jit
-def _plus(total, weight, words, CONVERT: tl.constexpr):
-    """``total + weight * bytes``: each word's four float32, or two pairs of float16 that begin at minus the middle."""
+def _multiply_add(total, weight, words, CONVERT: tl.constexpr):
+    """Multiply-add: ``total + weight * bytes``, for two words of four bytes each.
+
+    Returns:
+        For each word four float32; or, if ``CONVERT`` is "half", two pairs of float16, whose ``total`` starts at
+        ``-MIDDLE``. ``total`` is None before the first tap.
+    """
     out = ()
     for w in tl.static_range(2):
         if CONVERT == "half":
             pair = None if total is None else (total[2 * w], total[2 * w + 1])
-            out += _plus_halves(pair, weight, words[w])
+            out += _multiply_add_half(pair, weight, words[w])
         else:
-            values = _values(words[w], CONVERT)
+            values = _bytes_to_floats(words[w], CONVERT)
             for k in tl.static_range(4):
                 out += (weight * values[k] if total is None else total[4 * w + k] + weight * values[k],)  # type: ignore[assignment]
     return out
 
 
 @triton.jit
-def _plus_halves(total, weight, word):
-    # Two numbers rounded at once have four times the rate of one.
-    twice = tl.inline_asm_elementwise(
+def _multiply_add_half(total, weight, word):
+    # The conversion of two numbers has four times the throughput of the conversion of one.
+    weight_pair = tl.inline_asm_elementwise(
         "cvt.rn.f16x2.f32 $0, $1, $1;", "=r,f", [weight * HALF_WEIGHT], tl.uint32, is_pure=True, pack=1
     )
     if total is None:
         out = tl.inline_asm_elementwise(
-            BEGIN_HALVES, "=&r,=&r,r,r", [word, twice], (tl.uint32, tl.uint32), is_pure=True, pack=1
+            BEGIN_HALVES, "=&r,=&r,r,r", [word, weight_pair], (tl.uint32, tl.uint32), is_pure=True, pack=1
         )
     else:
-        operands = [word, twice, total[0], total[1]]
+        operands = [word, weight_pair, total[0], total[1]]
         out = tl.inline_asm_elementwise(
             ADD_HALVES, "=&r,=&r,r,r,r,r", operands, (tl.uint32, tl.uint32), is_pure=True, pack=1
         )
     return out
 
 
-# Four bytes, $2, times a weight, twice in $3. A byte below a byte of zeros is a float16, as is said at the top.
+# $2: four bytes. $3: a pair of equal float16 weights. $4, $5: the pairs of sums. prmt zero-extends bytes to 16 bits.
 ADD_HALVES = tl.constexpr("""
 {
 .reg .b32 low, high;
@@ -160,7 +173,7 @@ fma.rn.f16x2 $0, low, $3, $4;
 fma.rn.f16x2 $1, high, $3, $5;
 }
 """)
-# 0xb400 is -(128 * 2**-24 * 2**15).
+# As ADD_HALVES, with sums that start at 0xb400, the float16 -(MIDDLE * HALF_BYTE * HALF_WEIGHT).
 BEGIN_HALVES = tl.constexpr("""
 {
 .reg .b32 low, high, middle;
@@ -174,10 +187,10 @@ fma.rn.f16x2 $1, high, $3, middle;
 
 
 @triton.jit
-def _values(word, CONVERT: tl.constexpr):
-    """128 + byte / 256 of each of a word's bytes, in float32: its bits are 0x4300, the byte and 00.
+def _bytes_to_floats(word, CONVERT: tl.constexpr):
+    """Convert each byte b of a word to the float32 ``128 + b / 256``, whose bits are 0x4300, b, 00.
 
-    Conversions have a fourth of the rate.
+    A byte permutation builds it, with four times the throughput of an integer-to-float conversion.
     """
     if CONVERT == "float":
         values = tl.inline_asm_elementwise(
@@ -201,10 +214,10 @@ def _values(word, CONVERT: tl.constexpr):
 
 
 @triton.jit
-def _halves(sums, total, CONVERT: tl.constexpr):
-    """A channel's sums as an operand of the product, (TH, columns), float16."""
+def _dot_operand(sums, total, CONVERT: tl.constexpr):
+    """Arrange a channel's sums as the left operand of ``tl.dot``: float16 (TH, columns)."""
     rows: tl.constexpr = sums[0].shape[0] // QUAD
-    fours = ()
+    parts = ()
     for k in tl.static_range(4):
         words = ()
         for w in tl.static_range(2):
@@ -213,13 +226,13 @@ def _halves(sums, total, CONVERT: tl.constexpr):
             else:
                 half = (sums[4 * w + k] - (total * MIDDLE + 0.5)).to(tl.float16)
             words += (tl.reshape(half, (rows, QUAD)),)  # type: ignore[assignment]
-        both = tl.permute(tl.join(words[0], words[1]), (0, 2, 1))  # type: ignore[misc]
-        fours += (tl.reshape(both, (rows, 2 * QUAD)),)  # type: ignore[assignment]
-    return side_by_side(fours)
+        joined = tl.permute(tl.join(words[0], words[1]), (0, 2, 1))  # type: ignore[misc]
+        parts += (tl.reshape(joined, (rows, 2 * QUAD)),)  # type: ignore[assignment]
+    return interleave(parts)
 
 
 @triton.jit
-def side_by_side(fours):
-    """Of each four columns the first, the second, and so on: all of them, (rows, 4 * columns)."""
-    both = tl.join(tl.join(fours[0], fours[2]), tl.join(fours[1], fours[3]))
-    return tl.reshape(both, (fours[0].shape[0], 4 * fours[0].shape[1]))
+def interleave(parts):
+    """Interleave the columns of four tensors (rows, columns) into (rows, 4 * columns): 0, 1, 2, 3, 0, 1, ..."""
+    joined = tl.join(tl.join(parts[0], parts[2]), tl.join(parts[1], parts[3]))
+    return tl.reshape(joined, (parts[0].shape[0], 4 * parts[0].shape[1]))

@@ -1,7 +1,7 @@
-"""How a tile of an output is written: plane by plane, or pixels of channels last in words.
+"""Stores a tile of the output: rounds it to the output's dtype and writes it in wide words where alignment allows.
 
-A kernel holds a tile of one image as a tuple of float32 tensors (TH, TW), one a channel, and calls ``store`` with the
-arguments that :func:`storing` made.
+A kernel holds a tile of one image as a tuple of float32 tensors (TH, TW), one for each channel. It calls ``store`` with
+the specialisation constants that :func:`store_constants` returns.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from fastload.kernels.triton.epilogue import rounded
 from fastload.kernels.triton.table import ADDRESS, CHANNEL, OUTPUT, PIXEL, ROW, WIDTH, Table
 from fastload.structure.ragged import Ragged
 
-__all__ = ["GROUPS", "TYPES", "store", "store_groups", "storing"]
+__all__ = ["GROUPS", "TYPES", "store", "store_constants", "store_groups"]
 
 TYPES = {torch.uint8: tl.uint8, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
-GROUPS = {1: (8, 4), 2: (8, 4, 2), 4: (4, 2)}  # pixels of channels last that one thread may store, by bytes of a value
-WORD = 16  # bytes that a thread writes at once
-PAIRED = 3  # channels, of 16 bits, that are stored as the tensor cores leave them
+GROUPS = {1: (8, 4), 2: (8, 4, 2), 4: (4, 2)}  # bytes of a value: pixels in a channels-last group
+VECTOR_BYTES = 16  # bytes of the widest store of a thread
+PAIR_CHANNELS = 3  # channels of 16 bits that ``_store_pairs`` handles
 
 
 @triton.jit
 def store(
-    row,  # of the table
+    row,  # pointer to the image's row of the table
     values,
     first_y,
     first_x,
     height,
     width,
-    TARGET: tl.constexpr,  # dtype
-    TARGET_ALIGNED: tl.constexpr,  # elements that all rows of outputs begin at, and are long, a multiple of
-    TARGET_PLANAR: tl.constexpr,  # pixels of a row are neighbours in memory
-    GROUP: tl.constexpr,  # pixels of channels last that one thread stores; 0 to store each value by itself
-    PAIRS: tl.constexpr,  # if not so, then pairs of pixels by the threads that hold them
+    TARGET: tl.constexpr,  # dtype of the output
+    TARGET_ALIGNED: tl.constexpr,  # all output rows begin at, and have as length, multiples of so many elements
+    TARGET_PLANAR: tl.constexpr,  # a row's pixels are contiguous in memory
+    GROUP: tl.constexpr,  # channels last: pixels that a thread stores together; 0 if rows do not divide into groups
+    PAIRS: tl.constexpr,  # channels last without groups: store pairs of pixels in the MMA layout
 ):
     if GROUP > 0:
         _store_words(row, values, first_y, first_x, height, width, TARGET, GROUP)
@@ -57,7 +57,7 @@ def _store_planes(row, values, first_y, first_x, height, width, TARGET: tl.const
     target = tl.multiple_of(target, ALIGNED * (TARGET.primitive_bitwidth // 8))
     stride_c = tl.multiple_of(tl.load(row + CHANNEL), ALIGNED)
     stride_y = tl.multiple_of(tl.load(row + ROW), ALIGNED)
-    # The mask, too, must be seen to be the same for all values of a word.
+    # Triton only vectorises a store if it can prove that the mask is equal for all values of a word.
     inside = (y < height)[:, None] & (x < width // ALIGNED * ALIGNED)[None, :]
     at = target + y.to(tl.int64)[:, None] * stride_y + x[None, :]
     for c in tl.static_range(len(values)):
@@ -66,7 +66,8 @@ def _store_planes(row, values, first_y, first_x, height, width, TARGET: tl.const
 
 @triton.jit
 def _store_values(row, values, first_y, first_x, height, width, TARGET: tl.constexpr):
-    # One index for rows and columns: of two, Triton would let neighbouring threads go down columns.
+    # A one-dimensional index makes neighbouring threads hold neighbouring pixels of a row. With a two-dimensional one
+    # Triton would assign them to different rows.
     columns: tl.constexpr = values[0].shape[1]
     pixels: tl.constexpr = values[0].shape[0] * columns
     pixel = tl.arange(0, pixels)
@@ -82,79 +83,81 @@ def _store_values(row, values, first_y, first_x, height, width, TARGET: tl.const
 
 @triton.jit
 def _store_words(row, values, first_y, first_x, height, width, TARGET: tl.constexpr, GROUP: tl.constexpr):
-    # One index for rows and columns: of two, Triton would let neighbouring threads go down columns.
+    # A one-dimensional index makes neighbouring threads hold neighbouring pixels of a row. With a two-dimensional one
+    # Triton would assign them to different rows.
     groups: tl.constexpr = values[0].shape[1] // GROUP
-    place = tl.arange(0, values[0].shape[0] * groups)
-    y, group = first_y + place // groups, first_x // GROUP + place % groups
+    index = tl.arange(0, values[0].shape[0] * groups)
+    y, group = first_y + index // groups, first_x // GROUP + index % groups
     row += OUTPUT
-    share: tl.constexpr = 32 // TARGET.primitive_bitwidth
-    stride_y = tl.load(row + ROW) // share
+    per_word: tl.constexpr = 32 // TARGET.primitive_bitwidth
+    stride_y = tl.load(row + ROW) // per_word
     target = tl.load(row + ADDRESS).to(tl.pointer_type(tl.uint32)) + y.to(tl.int64) * stride_y
     store_groups(target, values, group, tl.where(y < height, width // GROUP, 0), TARGET, GROUP)
 
 
 @triton.jit
 def store_groups(target, values, group, groups_inside, TARGET: tl.constexpr, GROUP: tl.constexpr):
-    """``GROUP`` neighbours of a row are C chunks of as many values, each written at once.
+    """Store groups of ``GROUP`` neighbouring pixels, channels last: C chunks of ``GROUP`` values, one store each.
 
     Args:
-        target: a pointer to words of four bytes for each group: where the first one of its row is, aligned as a chunk.
-        values: of each channel a tensor, of which the rows' groups are numbered from left to right, top to bottom.
-        group: each group's number in the row of the output.
-        groups_inside: how many that row has.
-        TARGET: dtype of what is stored.
+        target: for each group, a pointer to 32-bit words: the start of its output row, aligned to a chunk.
+        values: a tensor for each channel, whose groups are numbered left to right, top to bottom.
+        group: each group's index in its output row.
+        groups_inside: how many groups that row has.
+        TARGET: dtype of the output.
         GROUP: one of ``GROUPS``.
     """
     channels: tl.constexpr = len(values)
-    share: tl.constexpr = 32 // TARGET.primitive_bitwidth  # of a word: values
-    wide: tl.constexpr = GROUP // share  # of a chunk: words
-    words: tl.constexpr = channels * wide
+    per_word: tl.constexpr = 32 // TARGET.primitive_bitwidth  # values in a word
+    chunk_words: tl.constexpr = GROUP // per_word  # words in a chunk
+    words: tl.constexpr = channels * chunk_words
     pixels = ()
     for c in tl.static_range(channels):
-        pixels += (_pixels(_bits(values[c], TARGET), GROUP),)  # type: ignore[assignment]
+        pixels += (_split_groups(_to_bits(values[c], TARGET), GROUP),)  # type: ignore[assignment]
     packed = ()
     for w in tl.static_range(words):
-        word = pixels[w * share % channels][w * share // channels]  # type: ignore[var-annotated]
-        for i in tl.static_range(1, share):
-            value = pixels[(w * share + i) % channels][(w * share + i) // channels]  # type: ignore[var-annotated]
+        word = pixels[w * per_word % channels][w * per_word // channels]  # type: ignore[var-annotated]
+        for i in tl.static_range(1, per_word):
+            value = pixels[(w * per_word + i) % channels][(w * per_word + i) // channels]  # type: ignore[var-annotated]
             word |= value << (i * TARGET.primitive_bitwidth)
         packed += (word,)  # type: ignore[assignment]
-    at = tl.multiple_of((target + group * words)[:, None], [1, 4 * wide]) + tl.arange(0, wide)
-    if channels == 3 and wide == 4:
+    at = tl.multiple_of((target + group * words)[:, None], [1, 4 * chunk_words]) + tl.arange(0, chunk_words)
+    if channels == 3 and chunk_words == 4:
         _store_sectors(at, packed, group, groups_inside)
     else:
-        for w in tl.static_range(0, words, wide):
-            tl.store(at + w, _chunk(packed, w, wide), (group < groups_inside)[:, None])
+        for w in tl.static_range(0, words, chunk_words):
+            tl.store(at + w, _chunk(packed, w, chunk_words), (group < groups_inside)[:, None])
 
 
 @triton.jit
 def _store_sectors(at, words, group, groups_inside):
-    """Three chunks of each group, so that two threads together write a sector of memory, which is two chunks.
+    """Store three chunks of each group such that two neighbouring threads together fill whole 32-byte sectors.
 
-    Half a sector takes the second cache as long as a whole one. So of two neighbours the right one writes the left
-    one's second chunk, which lies before its own first, and the left one writes the right one's.
+    A sector is two chunks, and a half-filled sector costs L2 as much as a full one. The six chunks of two neighbours
+    are three sectors. The two threads exchange their second chunks, so that each store instruction fills one sector.
     """
     first, second, third = _chunk(words, 0, 4), _chunk(words, 4, 4), _chunk(words, 8, 4)
     pair = tl.reshape(second, (group.shape[0] // 2, 2, 4))
-    other = tl.reshape(pair ^ tl.expand_dims(tl.xor_sum(pair, 1), 1), second.shape)
+    neighbour_chunk = tl.reshape(pair ^ tl.expand_dims(tl.xor_sum(pair, 1), 1), second.shape)
     right = group % 2
     left_inside, right_inside = group - right < groups_inside, group - right + 1 < groups_inside
     shift = 8 * right[:, None]
-    tl.store(at - shift, tl.where(shift == 0, first, other), left_inside[:, None])
+    tl.store(at - shift, tl.where(shift == 0, first, neighbour_chunk), left_inside[:, None])
     tl.store(at - shift + 8, tl.where(shift == 0, third, first), (group < groups_inside)[:, None])
-    tl.store(at - shift + 16, tl.where(shift == 0, other, third), right_inside[:, None])
+    tl.store(at - shift + 16, tl.where(shift == 0, neighbour_chunk, third), right_inside[:, None])
 
 
 @triton.jit
-def _bits(value, TARGET: tl.constexpr):
+def _to_bits(value, TARGET: tl.constexpr):
+    """The bits of a value in the output's dtype, as uint32."""
     bits: tl.constexpr = TARGET.primitive_bitwidth
     kind: tl.constexpr = tl.uint8 if bits == 8 else tl.uint16 if bits == 16 else tl.uint32
     return rounded(value, TARGET).to(kind, bitcast=True).to(tl.uint32)
 
 
 @triton.jit
-def _pixels(values, GROUP: tl.constexpr):
-    """The groups' first pixels, their second, and so on: ``GROUP`` tensors, each (rows, columns / GROUP)."""
+def _split_groups(values, GROUP: tl.constexpr):
+    """Split groups into pixels: the groups' first pixels, their second, ...; each (rows, columns / GROUP)."""
     rows: tl.constexpr = values.shape[0]
     groups: tl.constexpr = values.shape[1] // GROUP
     parts = (values,)
@@ -172,7 +175,7 @@ def _pixels(values, GROUP: tl.constexpr):
 
 @triton.jit
 def _chunk(words, first: tl.constexpr, WIDE: tl.constexpr):
-    """``WIDE`` words of each group from the ``first`` on: (groups, WIDE)."""
+    """A chunk of each group: ``WIDE`` words, beginning with word ``first``; (groups, WIDE)."""
     chunk = words[first]
     if WIDE == 2:
         chunk = tl.join(words[first], words[first + 1])
@@ -183,17 +186,18 @@ def _chunk(words, first: tl.constexpr, WIDE: tl.constexpr):
 
 @triton.jit
 def _store_pairs(row, values, first_y, first_x, height, width, TARGET: tl.constexpr):
-    """Three channels of 16 bits: a product leaves two neighbours of a row to a thread, and these are three words.
+    """Store three channels of 16 bits, channels last, in the MMA layout: a thread's pairs of pixels are three words.
 
-    Triton would bring a tile into another order before it stores, through shared memory. Its order is nowhere promised.
-    So what a thread holds is stored as words if it is neighbours, and else value by value. Rows of odd length begin
-    between two words half of the time, and so does each pair: a value, two words, a value.
+    ``tl.store`` would first convert the layout through shared memory. Inline PTX stores what each thread holds. Triton
+    does not document that layout, so the PTX checks it: two neighbouring pixels are stored as words, others value by
+    value. Where rows have odd length, half of them begin in the middle of a word; a pair there is a value, two words,
+    and a value.
     """
     y, x = first_y + tl.arange(0, values[0].shape[0]), first_x + tl.arange(0, values[0].shape[1])
     row += OUTPUT
     at = tl.load(row + ADDRESS) + (y.to(tl.int64) * tl.load(row + ROW) * 2)[:, None] + (6 * x)[None, :]
     inside = ((y < height)[:, None] & (x < width)[None, :]).to(tl.int32)
-    program: tl.constexpr = STORE_BFLOAT16 if TARGET == tl.bfloat16 else STORE_FLOAT16  # noqa: SIM300  (its name)
+    program: tl.constexpr = STORE_BFLOAT16 if TARGET == tl.bfloat16 else STORE_FLOAT16  # noqa: SIM300  (no constant)
     tl.inline_asm_elementwise(
         program,
         "=r,=r,r,r,r,r,r,r,l,l,r,r",
@@ -204,7 +208,8 @@ def _store_pairs(row, values, first_y, first_x, height, width, TARGET: tl.conste
     )
 
 
-# Of two pixels: $2 to $7 are their channels, $8 and $9 where they go, $10 and $11 whether they are inside.
+# Two pixels. $2, $4, $6: channels of the first; $3, $5, $7: of the second. $8, $9: their addresses; $10, $11: masks.
+# Predicates: both, store three words; between, store value, two words, value; one, other: store a pixel's values.
 STORE_PAIR = """
 {
 .reg .pred one, other, both, between;
@@ -251,18 +256,18 @@ mov.b32 $1, 0;
 STORE_BFLOAT16, STORE_FLOAT16 = (tl.constexpr(STORE_PAIR.replace("TYPE", kind)) for kind in ("bf16x2", "f16x2"))
 
 
-def storing(table: Table, outs: Ragged) -> dict[str, Any]:
-    """The arguments of :func:`store` from ``TARGET`` on."""
+def store_constants(table: Table, outs: Ragged) -> dict[str, Any]:
+    """The specialisation constants of :func:`store`: ``TARGET`` to ``PAIRS``."""
     side, itemsize = OUTPUT.value, outs.dtype.itemsize
     planar, interleaved = table.layout(side) == "planar", table.is_interleaved(side)
     row_bits = table.bits(side, WIDTH, ROW)
     address = table.bits(side, ADDRESS)
-    ends = (row_bits | table.bits(side, CHANNEL)) * itemsize | address | WORD
+    ends = (row_bits | table.bits(side, CHANNEL)) * itemsize | address | VECTOR_BYTES
     groups = (group for group in GROUPS[itemsize] if (row_bits | address // itemsize) % group == 0)
     return {
         "TARGET": TYPES[outs.dtype],
         "TARGET_ALIGNED": (ends & -ends) // itemsize if planar else 1,
         "TARGET_PLANAR": planar,
         "GROUP": next(groups, 0) if interleaved else 0,
-        "PAIRS": is_nvidia(outs.device) and interleaved and itemsize == 2 and outs.channels == PAIRED,
+        "PAIRS": is_nvidia(outs.device) and interleaved and itemsize == 2 and outs.channels == PAIR_CHANNELS,
     }
