@@ -96,7 +96,7 @@ def live(kind: str, workers: int, home: Path) -> None:
         saved = torch.load(home / "state.pt", weights_only=True)
         loader.load_state_dict(saved["loader"])
         seen = saved["seen"]
-    with (home / f"{time.monotonic_ns()}-{seen}.log").open("a", buffering=1) as log:
+    with (home / f"{time.monotonic_ns():020}-{seen}.log").open("a", buffering=1) as log:
         while loader.epoch < EPOCHS:
             for images, labels in loader:
                 torch.rand(3)  # training draws from the default generator too

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from fastload.arguments import number
 from fastload.training.nonfinite import REACTIONS
 from fastload.training.tensors import described
 
@@ -81,7 +81,9 @@ def check_accumulate(accumulate: object) -> None:
 
 def check_clipping(max_norm: float | None, clip_value: float | None) -> None:
     for name, limit in {"max_norm": max_norm, "clip_value": clip_value}.items():
-        if limit is not None and not number(name, limit) > 0:
+        if limit is not None and (not isinstance(limit, Real) or isinstance(limit, bool)):
+            raise TypeError(f"{name} must be a number above 0, or None for no clipping; got {limit!r}")
+        if limit is not None and not limit > 0:
             raise ValueError(f"{name} must be above 0, or None for no clipping; got {limit!r}")
     if max_norm is not None and clip_value is not None:
         raise ValueError(f"either max_norm or clip_value can be given; got {max_norm!r} and {clip_value!r}")
