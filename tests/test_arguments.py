@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import fastload as fl
+from fastload import kernels
 from fastload import transforms as T
 
 NAN, INF = math.nan, math.inf
@@ -330,3 +331,23 @@ def test_random_noise_in_bytes_is_named():
 def test_a_threshold_for_bytes_is_refused_for_floats():
     with pytest.raises(ValueError, match="threshold for floating-point images must be from 0 to 1; got 128"):
         T.RandomSolarize(128, p=1.0)(torch.zeros(2, 3, 8, 8))
+
+
+UINT8 = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
+KERNELS = {
+    "mean and std": lambda: kernels.flip_normalize(UINT8, [0.5], [0.5]),
+    "std": lambda: kernels.flip_normalize(UINT8, [0.5] * 3, [0.0, 1.0, 1.0]),
+    "flip": lambda: kernels.flip_normalize(UINT8, [0.5] * 3, [0.5] * 3, torch.tensor([True])),
+    "matrices": lambda: kernels.warp(UINT8, torch.eye(2, 3).reshape(1, 6)),
+    "interpolation": lambda: kernels.warp(UINT8, torch.eye(2, 3).reshape(1, 6).repeat(2, 1), interpolation="bicubic"),
+    "sigmas": lambda: kernels.blur(UINT8, torch.ones(1), 3),
+    "kernel_size": lambda: kernels.blur(UINT8, torch.ones(2), 4),
+    "factors": lambda: kernels.sharpen(UINT8, torch.ones(2, dtype=torch.float64)),
+    "chosen": lambda: kernels.equalize(UINT8, torch.ones(3, dtype=torch.bool)),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_parameters_that_a_kernel_would_read_behind_the_end_of_are_refused(name):
+    with pytest.raises(ValueError, match=name):
+        KERNELS[name]()

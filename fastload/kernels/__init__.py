@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from fastload.kernels import reference
+from fastload.kernels.common import check_blur, check_each, check_normalize, check_warp
 from fastload.kernels.spec import ColourProgram, Epilogue, Erase, Mix, Op
 from fastload.kernels.upload import upload
 from fastload.structure.ragged import Ragged
@@ -71,9 +72,10 @@ def flip_normalize(
         The normalised images, (N, C, H, W).
 
     Raises:
-        ValueError: ``mean`` and ``std`` differ in length.
-        ZeroDivisionError: a number of ``std`` is 0.
+        ValueError: ``mean`` or ``std`` does not have a number for each channel, a std is 0, or ``flip`` is not bool
+            with one for each image.
     """
+    check_normalize(images, mean, std, flip)
     kernel = _kernel("flip_normalize", "normalize", images, _MAX_CHANNELS)
     result: torch.Tensor = kernel(images, mean, std, flip, dtype=dtype, memory_format=memory_format)
     return result
@@ -180,8 +182,10 @@ def warp(
     Returns:
         The warped images, (N, C, H, W), with the images' memory format.
 
-    The arguments are not checked: a matrix must be given for every image.
+    Raises:
+        ValueError: ``matrices`` is not float32 with a row for each image, or ``interpolation`` is neither of the two.
     """
+    check_warp(images, matrices, interpolation)
     return _run("warp", images, matrices, interpolation=interpolation, fill=fill, dtype=dtype)
 
 
@@ -206,8 +210,10 @@ def blur(
     Returns:
         The blurred images, (N, C, H, W), with the images' memory format.
 
-    The arguments are not checked: a sigma must be given for every image.
+    Raises:
+        ValueError: ``sigmas`` is not float32 with a row for each image, or ``kernel_size`` is not odd.
     """
+    check_blur(images, sigmas, kernel_size)
     return _run("blur", images, sigmas, kernel_size, dtype=dtype)
 
 
@@ -231,8 +237,10 @@ def sharpen(images: torch.Tensor, factors: torch.Tensor, *, dtype: torch.dtype =
     Returns:
         The sharpened images, (N, C, H, W), with the images' memory format.
 
-    The arguments are not checked: a factor must be given for every image.
+    Raises:
+        ValueError: ``factors`` is not float32 with a row for each image.
     """
+    check_each("factors", factors, torch.float32, (len(images),))
     return _run("sharpen", images, factors, dtype=dtype)
 
 
@@ -254,8 +262,10 @@ def equalize(images: torch.Tensor, chosen: torch.Tensor, *, dtype: torch.dtype =
     Returns:
         The images, (N, C, H, W), with the memory format of those given.
 
-    The arguments are not checked: a bool must be given for every image.
+    Raises:
+        ValueError: ``chosen`` is not bool with one for each image.
     """
+    check_each("chosen", chosen, torch.bool, (len(images),))
     return _run("equalize", images, chosen, dtype=dtype)
 
 

@@ -17,8 +17,12 @@ __all__ = [
     "affine",
     "allocate",
     "as_batch",
+    "check_blur",
     "check_colour",
+    "check_each",
+    "check_normalize",
     "check_resample",
+    "check_warp",
     "gaussian_weights",
 ]
 
@@ -56,6 +60,43 @@ def check_resample(images: Ragged, windows: torch.Tensor, interpolation: str, ep
     if epilogue.mix is not None:
         raise ValueError("resample cannot mix; got epilogue.mix: leave it to kernels.colour, after this pass")
     check_colour(images, epilogue)
+
+
+def check_each(name: str, values: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """Check the parameters of a batch's images.
+
+    Raises:
+        ValueError: they do not have this dtype and shape. A kernel would read behind their end.
+    """
+    if values.dtype is not dtype or values.shape != shape:
+        raise ValueError(f"{name} must be {dtype} {shape}, for each image; got {values.dtype} {tuple(values.shape)}")
+
+
+def check_normalize(
+    images: torch.Tensor, mean: Sequence[float], std: Sequence[float], flip: torch.Tensor | None
+) -> None:
+    """Check the arguments of ``flip_normalize``."""
+    channels = images.shape[1]
+    if not len(mean) == len(std) == channels:
+        raise ValueError(f"mean and std must have {channels} numbers, one a channel; got {mean} and {std}")
+    if 0 in std:
+        raise ValueError(f"std must not be 0; got {std}")
+    if flip is not None:
+        check_each("flip", flip, torch.bool, (len(images),))
+
+
+def check_warp(images: torch.Tensor, matrices: torch.Tensor, interpolation: str) -> None:
+    """Check the arguments of ``warp``."""
+    if interpolation not in ("nearest", "bilinear"):
+        raise ValueError(f"interpolation must be 'nearest' or 'bilinear'; got {interpolation!r}")
+    check_each("matrices", matrices, torch.float32, (len(images), 6))
+
+
+def check_blur(images: torch.Tensor, sigmas: torch.Tensor, kernel_size: int) -> None:
+    """Check the arguments of ``blur``."""
+    if kernel_size < 1 or kernel_size % 2 == 0:
+        raise ValueError(f"kernel_size must be a positive odd int; got {kernel_size!r}")
+    check_each("sigmas", sigmas, torch.float32, (len(images),))
 
 
 def check_colour(images: torch.Tensor | Ragged, epilogue: Epilogue) -> None:
