@@ -11,6 +11,8 @@ from rich.console import Console
 from fastload import demo
 from fastload.data import sample_data
 
+pytestmark = pytest.mark.xdist_group("demo")  # one process makes the photographs and trains on them
+
 TINY = {"device": "cpu", "epochs": 1, "batch_size": 32, "workers": 1}
 
 

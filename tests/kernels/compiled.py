@@ -60,7 +60,7 @@ def colour():
 
     planar = [(8, tl.bfloat16, False, "*bf16"), (4, tl.bfloat16, False, "*bf16"), (8, tl.bfloat16, True, "*bf16")]
     of_three = [(4, tl.float32, True, "*fp32"), (4, tl.uint8, True, "*u8"), (1, tl.float16, True, "*fp16")]
-    stores = variants((1, 3, 4), YES_AND_NO, planar) + variants((3,), YES_AND_NO, of_three, ways=1)
+    stores = variants((1, 3, 4), YES_AND_NO, planar, ways=1) + variants((3,), YES_AND_NO, of_three, ways=1)
     for channels, asked, (pixels, dtype, last, out) in stores:
         mix = ("*i32", "*i32", "*fp32", "*fp32") if asked else None
         constants = {"C": channels, "P": pixels, "DTYPE": dtype, "LAST_OUT": last}
@@ -106,7 +106,7 @@ def resample():
     def launch(layout, window, size=(32, 32), **options):
         launch_resample(Ragged.of([layout]), torch.tensor([window], dtype=torch.int32), size, **options)
 
-    cases = variants(layouts, (inside, outside), formats, targets, interpolations, conversions)
+    cases = variants(layouts, (inside, outside), formats, targets, interpolations, conversions, ways=1)
     for layout, window, memory_format, (dtype, size), interpolation, conversion in cases:
         chosen_here["CONVERT"] = conversion
         epilogue = Epilogue(dtype=dtype, memory_format=memory_format, scale=(1.0,) * 3, bias=(0.0,) * 3)
