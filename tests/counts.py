@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 import torch
 from hypothesis import settings
 
-Number = TypeVar("Number", int, float)
+Amount = TypeVar("Amount", int, float, list[Any])
 
 FULL = torch.cuda.is_available() or os.environ.get("FASTLOAD_EXAMPLES") == "full"
 
 
-def count(*, full: Number, here: Number) -> Number:
+def count(*, full: Amount, here: Amount) -> Amount:
     """``full`` on a GPU and in ``make soak``, else ``here``."""
     return full if FULL else here
 

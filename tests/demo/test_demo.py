@@ -42,8 +42,8 @@ def run(**settings):
 
 @pytest.fixture(scope="module")
 def one_step(photographs):
-    """Both loops' results after one step, and what was on the screen."""
-    return run(data=photographs, images=40)
+    """Both loops' results after one step, without workers, and what was on the screen."""
+    return run(data=photographs, images=40, workers=0)
 
 
 def test_both_loops_take_the_same_first_step(one_step):
@@ -76,11 +76,6 @@ def test_the_table_tells_of_both_loops(one_step):
 )
 def test_a_slow_rate_is_not_shown_as_zero(rate, shown):
     assert demo._rate(rate) == shown
-
-
-def test_without_workers_it_trains_too(photographs):
-    plain, fast, _ = run(data=photographs, images=40, workers=0)
-    assert plain.loss == pytest.approx(fast.loss, rel=1e-4)
 
 
 def test_sample_data_is_made_once_and_then_found(tmp_path, monkeypatch):

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import fastload as fl
 from fastload.prefetch.iterator import _wait_for_threads
 from tests.batches import Numbered, numbered_loader
+from tests.counts import count, variants
 from tests.guarantees.shared import MEAN, STD, collect
 
 INTERRUPTED = """
@@ -37,9 +38,10 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize(("seconds", "pause"), [(0.0, 60), (0.2, 0)])  # in the consumer's step; waiting for a batch
-def test_g06_an_interrupt_ends_the_process_and_its_workers(tmp_path, workers, seconds, pause):
+# In the consumer's step, and waiting for a batch.
+@pytest.mark.parametrize(("workers", "times"), variants([0, 2], [(0.0, 60), (0.2, 0)], ways=1))
+def test_g06_an_interrupt_ends_the_process_and_its_workers(tmp_path, workers, times):
+    seconds, pause = times
     script = tmp_path / "script.py"
     script.write_text(INTERRUPTED.format(workers=workers, seconds=seconds, pause=pause))
     with subprocess.Popen(
@@ -232,7 +234,7 @@ def test_g06_a_thread_waiting_for_a_batch_is_woken_by_close():
     assert result == ["end"]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", count(full=[0, 2], here=[2]))
 def test_g06_the_interpreter_ends_in_the_middle_of_a_pass(workers):
     code = (
         "import fastload as fl; from tests.batches import numbered_loader\n"

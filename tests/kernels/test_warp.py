@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torchvision.transforms.v2 import functional
 from torchvision.transforms.v2.functional._geometry import _get_inverse_affine_matrix
 
-from tests.counts import examples
+from tests.counts import examples, variants
 from tests.kernels.whole import (
     DTYPES,
     HERE,
@@ -120,8 +120,7 @@ def test_the_nearest_kernel_is_right(device, images, maps, fill, dtype, layout):
 
 
 @pytest.mark.parametrize("device", HERE)
-@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
-@pytest.mark.parametrize("fill", [None, 0.3])
+@pytest.mark.parametrize(("interpolation", "fill"), variants(["nearest", "bilinear"], [None, 0.3], ways=1))
 def test_the_identity_copies(device, interpolation, fill):
     images, matrices = batch(2, 3, 9, 140, "noise", seed=0), torch.tensor([IDENTITY] * 2)
     assert_copied("warp", images, matrices, interpolation=interpolation, fill=fill, device=device)

@@ -23,6 +23,8 @@ from torch.utils.data import DataLoader, Sampler, default_collate
 import fastload as fl
 from fastload.prefetch import channel, iterator
 from tests.batches import Numbered, numbered_loader
+from tests.conftest import seed_of_commit
+from tests.counts import count
 from tests.files import jpeg
 
 
@@ -414,7 +416,8 @@ PACKAGE = os.path.dirname(fl.__file__)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a generator that is let go of
 def test_g06_an_interrupt_at_any_line_of_fastloads_leaves_no_thread():
     before = set(threading.enumerate())
-    for line in itertools.count(1):
+    step = count(full=1, here=4)  # each commit begins at another line
+    for line in itertools.count(1 + seed_of_commit() % step, step):
         loader = prefetched(numbered_loader(40))
         tracing, interrupter = sys.gettrace(), Interrupter(line)
         sys.settrace(interrupter)

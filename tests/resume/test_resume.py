@@ -119,6 +119,9 @@ KINDS = {
     "batches": lambda workers: list(DataLoader(Images(), batch_size=BATCH)),  # noqa: ARG005
 }
 
+# Those for which workers matter; samplers run in the training process, with workers or without.
+UNLIKE = ["in order", "shuffled", "two generators", "distributed", "batch_sampler", "stream"]
+
 OTHERS = {
     "batches of two": lambda workers: DataLoader(Images(), batch_size=2, num_workers=workers),
     "stream of twos": lambda workers: DataLoader(Stream(), batch_size=2, num_workers=workers),
@@ -181,7 +184,7 @@ def test_the_rest_is_what_would_have_come(kind, place, depth):
 
 @settings(max_examples=count(full=6, here=1), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.integers(0, EPOCHS * LENGTH))
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("single", "batches")])
+@pytest.mark.parametrize("kind", count(full=[kind for kind in KINDS if kind not in ("single", "batches")], here=UNLIKE))
 def test_the_rest_is_what_would_have_come_from_workers(kind, place):
     check(kind, place, workers=2)
 
