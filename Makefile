@@ -1,5 +1,5 @@
 # make demo       watch a model train on photographs through fastload
-# make test       run the tests in PROCESSES=3 processes, of which some wait while others compute
+# make test       run the tests in PROCESSES=2 processes
 # make test-gpu   run the tests that need a GPU, with the current interpreter, installing nothing
 # make soak       use fastload in random ways for SECONDS=60 on the simulated device, and as long on the GPU if there is one,
 #                 without the cycle collector; decode mutated files; then run the tests with all examples
@@ -7,7 +7,7 @@
 
 PYTHON ?= python3
 SECONDS ?= 60
-PROCESSES ?= 3
+PROCESSES ?= 2
 
 .PHONY: demo test test-gpu soak lint clean
 

@@ -13,7 +13,7 @@ from fastload.kernels.triton import resample_generic, resample_planar
 from fastload.kernels.triton.device import pdl_options
 from fastload.kernels.triton.epilogue import epilogue_arguments
 from fastload.kernels.triton.store import store_constants
-from fastload.kernels.triton.table import Table
+from fastload.kernels.triton.table import ImageTable
 from fastload.structure.ragged import Ragged
 
 __all__ = ["resample"]
@@ -33,7 +33,7 @@ def resample(
     """See :func:`fastload.kernels.resample`."""
     check_resample(images, windows, interpolation, epilogue)
     outs = allocate(images, size, epilogue)
-    table = Table(images, outs, windows)
+    table = ImageTable(images, outs, windows)
     constants: dict[str, Any] = {
         "C": images.channels,
         "FILTER": interpolation,

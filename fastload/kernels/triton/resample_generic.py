@@ -35,7 +35,7 @@ from fastload.kernels.triton.table import (
     PIXEL,
     ROW,
     WIDTH,
-    Table,
+    ImageTable,
     entry,
 )
 from fastload.structure.ragged import Ragged
@@ -256,7 +256,7 @@ def _dot(a, b, total):
     return tl.dot(a, b, total, input_precision="tf32" if a.dtype == tl.float16 else "tf32x3")
 
 
-def constants(table: Table, images: Ragged) -> dict[str, Any]:
+def constants(table: ImageTable, images: Ragged) -> dict[str, Any]:
     """The kernel's own specialisation constants and launch options."""
     layout = table.layout(0)
     return {
@@ -270,7 +270,7 @@ def constants(table: Table, images: Ragged) -> dict[str, Any]:
     }
 
 
-def _row_alignment(table: Table, layout: str, itemsize: int) -> int:
+def _row_alignment(table: ImageTable, layout: str, itemsize: int) -> int:
     """Elements in ``VECTOR_BYTES`` if every row of every image is aligned to that; else 1."""
     steps = table.bits(0, ROW, CHANNEL) if layout == "planar" else table.bits(0, ROW)
     return VECTOR_BYTES // itemsize if (table.bits(0, ADDRESS) | steps * itemsize) % VECTOR_BYTES == 0 else 1

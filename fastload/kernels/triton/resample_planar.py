@@ -38,7 +38,7 @@ from fastload.kernels.triton.rows import (
     taps_of,
 )
 from fastload.kernels.triton.store import store
-from fastload.kernels.triton.table import ADDRESS, CHANNEL, COLUMNS, HEIGHT, OUTPUT, ROW, WIDTH, Table, entry
+from fastload.kernels.triton.table import ADDRESS, CHANNEL, COLUMNS, HEIGHT, OUTPUT, ROW, WIDTH, ImageTable, entry
 
 __all__ = ["TILE", "constants", "resample_kernel"]
 
@@ -223,7 +223,7 @@ def _normalizers(extent, band, FILTER: tl.constexpr, DOT: tl.constexpr):
     return normalizer, covered * normalizer
 
 
-def constants(table: Table, device: torch.device, interpolation: str, shared: dict[str, Any]) -> dict[str, Any]:
+def constants(table: ImageTable, device: torch.device, interpolation: str, shared: dict[str, Any]) -> dict[str, Any]:
     """The kernel's own specialisation constants and launch options. ``shared`` are those of both resample kernels."""
     options = {
         "WORDS": table.bits(0, ADDRESS, CHANNEL, ROW) % THREAD_COLUMNS.value == 0,
@@ -245,7 +245,7 @@ def _run(shared: dict[str, Any]) -> int:
     return int(max(shared["GROUP"], 2))
 
 
-def _max_taps(table: Table, interpolation: str) -> int:
+def _max_taps(table: ImageTable, interpolation: str) -> int:
     """The maximum number of source rows that contribute to an output row."""
     if interpolation == "nearest":
         return 1

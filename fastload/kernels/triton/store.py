@@ -14,7 +14,7 @@ import triton.language as tl
 
 from fastload.kernels.triton.device import is_nvidia
 from fastload.kernels.triton.epilogue import rounded
-from fastload.kernels.triton.table import ADDRESS, CHANNEL, OUTPUT, PIXEL, ROW, WIDTH, Table
+from fastload.kernels.triton.table import ADDRESS, CHANNEL, OUTPUT, PIXEL, ROW, WIDTH, ImageTable
 from fastload.structure.ragged import Ragged
 
 __all__ = ["GROUPS", "TYPES", "store", "store_constants", "store_groups"]
@@ -256,7 +256,7 @@ mov.b32 $1, 0;
 STORE_BFLOAT16, STORE_FLOAT16 = (tl.constexpr(STORE_PAIR.replace("TYPE", kind)) for kind in ("bf16x2", "f16x2"))
 
 
-def store_constants(table: Table, outs: Ragged) -> dict[str, Any]:
+def store_constants(table: ImageTable, outs: Ragged) -> dict[str, Any]:
     """The specialisation constants of :func:`store`: ``TARGET`` to ``PAIRS``."""
     side, itemsize = OUTPUT.value, outs.dtype.itemsize
     planar, interleaved = table.layout(side) == "planar", table.is_interleaved(side)

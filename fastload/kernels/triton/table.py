@@ -1,4 +1,4 @@
-"""Table of a resampling launch: a row for each image, with the layout of source and output, and the window."""
+"""``ImageTable``: what a resampling launch reads of each image: where source and output lie, and the window."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
     "VIRTUAL",
     "WIDTH",
     "WINDOW",
-    "Table",
+    "ImageTable",
     "entry",
     "float_entry",
 ]
@@ -41,7 +41,7 @@ WINDOW = tl.constexpr(12)
 START, LENGTH, VIRTUAL, OFFSET, FLIP, SCALE, INVERSE = (tl.constexpr(i) for i in range(0, 14, 2))
 COLUMNS = tl.constexpr(26)
 
-PACKED_CHANNELS = 4  # maximum for "packed"; see ``Table.layout``
+PACKED_CHANNELS = 4  # maximum for "packed"; see ``ImageTable.layout``
 
 
 @triton.jit
@@ -56,7 +56,7 @@ def float_entry(row, column):
     return entry(row, column).to(tl.float32, bitcast=True)
 
 
-class Table:
+class ImageTable:
     """What a resampling kernel reads about each image, and what its launch reads about all of them.
 
     The launch chooses specialisation constants by a column's minimum, maximum or bitwise or. These are computed once,
