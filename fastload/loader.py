@@ -140,7 +140,7 @@ class PrefetchLoader:
             "_resumed",
             "_identity",
             "_is_epoch_set",
-            "_has_remarked",
+            "_was_epoch_set",
             "_side",
             "_process",
             "_spare",
