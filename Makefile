@@ -1,6 +1,7 @@
 # make demo       watch a model train on photographs through fastload
 # make test       run the tests in PROCESSES=2 processes
 # make test-gpu   run the tests that need a GPU, with the current interpreter, installing nothing
+# make test-integrations   run a contract of twelve checks inside each framework and over each source, with the real libraries
 # make soak       use fastload in random ways for SECONDS=60 on the simulated device, and as long on the GPU if there is one,
 #                 without the cycle collector; decode mutated files; then run the tests with all examples
 # make lint       run the linter, the formatter's check and the type checker; check which package imports which
@@ -9,13 +10,16 @@ PYTHON ?= python3
 SECONDS ?= 60
 PROCESSES ?= 2
 
-.PHONY: demo test test-gpu soak lint clean
+.PHONY: demo test test-integrations test-gpu soak lint clean
 
 demo: .venv/demo
 	.venv/bin/fastload demo
 
 test: .venv/dev
 	.venv/bin/python -m pytest -n $(PROCESSES) --dist loadgroup
+
+test-integrations: .venv/integrations
+	.venv/bin/python -m pytest -n $(PROCESSES) --dist loadscope tests/integrations
 
 test-gpu:
 	$(PYTHON) -m pytest -m gpu
