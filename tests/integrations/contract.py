@@ -99,7 +99,7 @@ SCENARIOS = {
 }
 
 
-def image(number: int) -> torch.Tensor:
+def image() -> torch.Tensor:
     """A grey image, so that its mean tells what brightness the transform gave it."""
     return torch.full((3, 8, 8), 100, dtype=torch.uint8)
 
@@ -113,7 +113,7 @@ def decoding_transform() -> T.Compose:
     return T.Compose([T.DecodeJpeg(), *transform().transforms])
 
 
-class Unreadable(Exception):
+class UnreadableError(Exception):
     """What a data set raises for a sample that cannot be read."""
 
 
@@ -128,8 +128,8 @@ class Numbered(torch.utils.data.Dataset):
 
     def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
         if self.first_bad is not None and number >= self.first_bad:
-            raise Unreadable(f"sample {number}")
-        return image(number), number
+            raise UnreadableError(f"sample {number}")
+        return image(), number
 
 
 class Model(torch.nn.Module):
