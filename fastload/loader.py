@@ -27,6 +27,7 @@ from fastload.resume.samplers import SamplerState
 from fastload.resume.share import Share
 from fastload.resume.state import Resumption, state_after
 from fastload.streams import side_stream
+from fastload.structure.field import Rule, checked_rule
 from fastload.transforms import Compose, Key, Normalize
 from fastload.transforms.draws import draws
 
@@ -72,16 +73,18 @@ class PrefetchLoader:
         shard: this rank and the number of ranks, where ``loader`` yields samples of this rank's own and neither its
             sampler nor torch.distributed knows; ``(0, 1)`` where all ranks are to see the same, augmented alike.
             docs/randomness.md says what is found out without it.
+        images: which field of a batch holds the images: a key such as ``"pixel_values"``, an index, a path such as
+            ``(1, "image")``, a list of these, or a function of the batch that returns its images.
 
     Raises:
-        TypeError: ``loader`` is not iterable, or ``transform`` not callable.
+        TypeError: ``loader`` is not iterable, ``transform`` not callable, or ``images`` not one of these.
         ValueError: ``depth``, ``static``, ``seed`` or ``shard`` is out of its range, or ``mean``, ``std``, ``dtype``
             and ``memory_format`` do not fit together.
 
-    Which tensors are images? Files packed by ``fl.collate``; else those that are ``tv_tensors``; else the first plain
-    tensor of the batch. A ``DataLoader`` with PyTorch's ``default_collate`` keeps the types of ``tv_tensors`` from here
-    on, so that masks and boxes follow their images. ``stats`` counts how many files were decoded where, skipped, or
-    replaced by black images, in the batches prepared so far.
+    Without ``images``, the images are files packed by ``fl.collate``; else what is marked as ``tv_tensors``; else the
+    first plain tensor of the batch. A ``DataLoader`` with PyTorch's ``default_collate`` keeps the types of
+    ``tv_tensors`` from here on, so that masks and boxes follow their images. ``stats`` counts how many files were
+    decoded where, skipped, or replaced by black images, in the batches prepared so far.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class PrefetchLoader:
         static: bool | str | Static = False,
         seed: int = 0,
         shard: tuple[int, int] | None = None,
+        images: Rule = None,
     ) -> None:
         if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
             raise TypeError(f"loader must be an iterable of batches, such as a DataLoader; got {type(loader).__name__}")
@@ -111,6 +115,7 @@ class PrefetchLoader:
         self._static = Static.of(static)
         self.seed = seed
         self._shard = _checked_shard(shard)
+        self._images = checked_rule("images", images)
         self._samplers_epoch = self._samplers.epoch
         self.epoch = self._samplers_epoch if _is_epoch(self._samplers_epoch) else 0
         self._resumption: Resumption | None = None
@@ -188,7 +193,8 @@ class PrefetchLoader:
         slots = self._spare.pop() if self._spare else SlotPool(self.depth, self.static)
         share = samplers.share
         key = Key(self.seed, self.epoch, place=share.first, stride=share.stride, step=share.ranks)
-        prepare = Preparer(self._side, self.transform, key, self.stats, samples=progress.yielded.samples)
+        samples = progress.yielded.samples
+        prepare = Preparer(self._side, self.transform, key, self.stats, samples, self._images)
         self._samplers_epoch = progress.samplers_epoch
         self.epoch += 1
         self._progress, self._resumption, self._resumed = progress, None, resumption

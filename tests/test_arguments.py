@@ -27,6 +27,7 @@ NO_PAIR = (0.5, "ab", (0.5,), (0.1, 0.2, 0.3), (0.2, 0.1), (NAN, 1.0), (0.1, INF
 NO_INTERPOLATION = ("linear", 3, None)
 NO_SEQUENCE = (0.5, "0.5", (), (0.5, "a", 0.5), (NAN, 0.5, 0.5), (INF, 0.5, 0.5), object())
 NO_FILL = ("black", True, object(), (1, 2, 3), {"Mask": 0})
+NO_FIELD = (1.5, True, object(), (), [], [()], [[0]], ("image", 1.5), {"image": 0})
 NO_DEVICE = ("gpu", "cuda:-1", 1.5, True, object())
 
 
@@ -67,6 +68,7 @@ ROWS = [
             "static": (1, "pads", None, object()),
             "seed": (*NO_INT, -1, 2**63),
             "shard": (1, "01", (1,), (0, 1, 2), (2, 2), (-1, 2), (0.0, 2)),
+            "images": NO_FIELD,
         },
     ),
     Row(lambda epoch: prefetched().set_epoch(epoch), {"epoch": 3}, {"epoch": (*NO_INT, -1, 2**32, NAN)}),

@@ -14,6 +14,7 @@ from fastload.data.encoded import EncodedImages
 from fastload.prefetch.decoded_images import DecodedImages
 from fastload.prefetch.item import Item
 from fastload.streams import SideStream, SyncStream
+from fastload.structure.field import Rule
 from fastload.structure.images import find_images, is_single, remark_on_others, remark_on_range
 from fastload.structure.loaded_types import is_vision
 from fastload.structure.targets import has_targets
@@ -43,6 +44,7 @@ class Preparer:
         key: Key,
         counts: Counter[str] | None = None,
         samples: int = 0,
+        images: Rule = None,
     ) -> None:
         self.side = side
         self._transfer = Transfer(side)
@@ -52,6 +54,7 @@ class Preparer:
         self._has_looked = False
         self._counts = Counter() if counts is None else counts
         self._samples = samples
+        self._images = images
 
     @torch.no_grad()
     def __call__(self, item: Item) -> bool:
@@ -80,7 +83,7 @@ class Preparer:
     def _transformed(self, item: Item, tree: Tree, transform: Transform) -> Tree | None:
         """The batch with its images transformed, and all that belongs to them; None if all samples are skipped."""
         files = {path: leaf for path, leaf in tree.leaves.items() if isinstance(leaf, EncodedImages)}
-        images = files or find_images(tree)
+        images = find_images(tree, self._images, files)
         transform.check(tree)
         item.remark = self._remark(tree, images)
         if not has_targets(tree):  # all copies are queued before any transform; boxes are moved on the host
@@ -134,7 +137,7 @@ class Preparer:
         if self._has_looked or not isinstance(image, torch.Tensor):
             return None
         self._has_looked = True
-        remarks = [remark_on_others(tree, images)]
+        remarks = [remark_on_others(tree, images)] if self._images is None else []
         if self._normalize is not None and image.device.type == "cpu":
             remarks.append(remark_on_range(image, self._normalize.full_scale))
         return "\n".join(filter(None, remarks)) or None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
+from fastload.structure.field import Rule, find_fields
 from fastload.structure.loaded_types import is_vision
-from fastload.structure.tree import Path, Tree, name_of
+from fastload.structure.tree import Path, Tree, name_of, tree_unflatten
 
 __all__ = ["describe", "find_images", "is_single", "remark_on_others", "remark_on_range"]
 
@@ -19,16 +21,30 @@ def is_single(image: torch.Tensor) -> bool:
     return image.ndim < BATCHED_DIMS + is_vision(image, "Video")
 
 
-def find_images(tree: Tree) -> dict[Path, torch.Tensor]:
-    """The images among the tensors of a batch, by torchvision v2's rule.
+def find_images(tree: Tree, rule: Rule = None, files: Mapping[Path, Any] | None = None) -> dict[Path, Any]:
+    """The images among the leaves of a batch: by the user's rule, else its files, else by torchvision v2's rule.
 
     >>> from fastload.structure.tree import tree_flatten
-    >>> list(find_images(tree_flatten((torch.zeros(8, 3, 4, 4), torch.zeros(8)))))
-    [(0,)]
+    >>> tree = tree_flatten({"input_ids": torch.zeros(8, 5), "pixel_values": torch.zeros(8, 3, 4, 4)})
+    >>> list(find_images(tree, "pixel_values"))
+    [('pixel_values',)]
 
-    They are the ``tv_tensors`` images and videos; if there are none, the first plain tensor; and if that is a single
-    image of shape (C, H, W) in a list within the batch, as detection loaders yield them, the images of that list.
+    By torchvision's rule they are the ``tv_tensors`` images and videos; if there are none, the first plain tensor; and
+    if that is a single image of shape (C, H, W) in a list within the batch, as detection loaders yield them, the images
+    of that list.
+
+    Args:
+        tree: a flattened batch.
+        rule: which field holds the images, or a list of them; None to find them.
+        files: the leaves that are image files.
+
+    Raises:
+        TypeError: there is no image, or what the rule names is none, or it leaves out a file.
     """
+    if rule is not None:
+        return _stated(tree, rule, files or {})
+    if files:
+        return dict(files)
     found = tree.tensors
     typed = {path: tensor for path, tensor in found.items() if is_vision(tensor, "Image", "Video")}
     if typed:
@@ -36,15 +52,47 @@ def find_images(tree: Tree) -> dict[Path, torch.Tensor]:
     plain = {path: tensor for path, tensor in found.items() if not is_vision(tensor, "TVTensor")}
     if not plain:
         raise TypeError(
-            f"the batch holds no image: its tensors are {describe(found)}; give a plain tensor or a tv_tensors.Image"
+            f"the batch holds no image: its tensors are {describe(found)}; give a plain tensor or a tv_tensors.Image, "
+            "or say which field holds the images: PrefetchLoader(images=...)"
         )
     path, image = next(iter(plain.items()))
-    if image.ndim < BATCHED_DIMS - 1 or image.layout is not torch.strided or image.is_nested:
+    if not _may_be_image(image):
         raise TypeError(
             f"the first tensor of the batch is taken for the images, but it is {describe({path: image})}; "
-            "images are dense, (N, C, H, W) or (C, H, W): put them first, or mark them as tv_tensors.Image"
+            "images are dense, (N, C, H, W) or (C, H, W): say which field holds them by PrefetchLoader(images=...), "
+            f"put them first, or mark them as tv_tensors.Image; the tensors of the batch are {describe(found)}"
         )
     return _images_beside(plain, path, tree) if image.ndim < BATCHED_DIMS else {path: image}
+
+
+def _stated(tree: Tree, rule: Rule, files: Mapping[Path, Any]) -> dict[Path, Any]:
+    """The images that the user's rule names."""
+    try:
+        fields = find_fields(tree_unflatten(tree), rule)
+    except LookupError as error:
+        raise _misled(tree, rule, files, str(error.args[0])) from error
+    images = {path: leaf for path, leaf in tree.leaves.items() if any(path[: len(each)] == each for each in fields)}
+    wrong = next((path for path, leaf in images.items() if not (path in files or _may_be_image(leaf))), None)
+    if not images or wrong is not None:
+        raise _misled(tree, rule, files, "it holds nothing" if wrong is None else f"{name_of(wrong)} is no image")
+    if left := [name_of(path) for path in files if path not in images]:
+        raise _misled(tree, rule, files, f"{left[0]} has image files too: pass images= to fl.collate as well")
+    return images
+
+
+def _misled(tree: Tree, rule: Rule, files: Mapping[Path, Any], why: str) -> TypeError:
+    held = [f"{name_of(path)}: {leaf!r}" for path, leaf in files.items()] + [describe(tree.tensors)]
+    return TypeError(
+        f"images={rule!r} must name the images of the batch, dense (N, C, H, W) or a list of (C, H, W), or files "
+        f"packed by fl.collate; {why}; the batch holds {', '.join(held)}"
+    )
+
+
+def _may_be_image(leaf: Any) -> bool:
+    """Whether it has the form of an image or of a batch of images."""
+    if not isinstance(leaf, torch.Tensor) or (is_vision(leaf, "TVTensor") and not is_vision(leaf, "Image", "Video")):
+        return False
+    return leaf.ndim >= BATCHED_DIMS - 1 and leaf.layout is torch.strided and not leaf.is_nested
 
 
 def _images_beside(plain: Mapping[Path, torch.Tensor], first: Path, tree: Tree) -> dict[Path, torch.Tensor]:

@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 __all__ = [
     "Path",
     "Tree",
+    "children_of",
     "is_movable",
     "map_movable",
     "name_of",
@@ -23,6 +24,7 @@ __all__ = [
     "tree_flatten",
     "tree_replace",
     "tree_unflatten",
+    "with_children",
 ]
 
 Path = tuple[Hashable, ...]
@@ -154,14 +156,14 @@ def take_rows(batch: Any, rows: torch.Tensor, samples: int) -> Any:
         return batch[rows] if batch.ndim and len(batch) == samples else batch
     if isinstance(batch, list) and len(batch) == samples:
         return [batch[row] for row in rows.tolist()]
-    children = _children_of(batch)
+    children = children_of(batch)
     if children is None:
         return batch
-    return _with_children(batch, [(key, take_rows(child, rows, samples)) for key, child in children])
+    return with_children(batch, [(key, take_rows(child, rows, samples)) for key, child in children])
 
 
 def _flattened(value: Any, path: Path, leaves: dict[Path, Any]) -> _Node | None:
-    children = None if isinstance(value, torch.Tensor) else _children_of(value)
+    children = None if isinstance(value, torch.Tensor) else children_of(value)
     if children is None:
         leaves[path] = value
         return None
@@ -177,14 +179,14 @@ def _rebuilt(node: _Node, leaves: Mapping[Path, Any]) -> Any:
         new = leaves[path] if inner is None else _rebuilt(inner, leaves)
         changed = changed or new is not old
         items.append((key, new))
-    return _with_children(node.container, items) if changed else node.container
+    return with_children(node.container, items) if changed else node.container
 
 
 def _is_container(value: Any) -> bool:
-    return not isinstance(value, torch.Tensor) and _children_of(value) is not None
+    return not isinstance(value, torch.Tensor) and children_of(value) is not None
 
 
-def _children_of(batch: Any) -> list[tuple[Hashable, Any]] | None:
+def children_of(batch: Any) -> list[tuple[Hashable, Any]] | None:
     """What a container holds, by index, key or field; None for what is no container."""
     kind = type(batch)
     if kind is dict:
@@ -208,7 +210,7 @@ def _children_of_others(batch: Any) -> list[tuple[Hashable, Any]] | None:
     return None
 
 
-def _with_children(batch: Any, items: list[tuple[Any, Any]]) -> Any:
+def with_children(batch: Any, items: list[tuple[Any, Any]]) -> Any:
     if type(batch) is dict:
         return dict(items)
     values = [value for _, value in items]
