@@ -94,7 +94,13 @@ ROWS = [
     Row(
         fl.collate,
         {"samples": [(b"", 1)]},
-        {"samples": ([], (), None, 3), "most_bytes": (*NO_INT, 0), "decode": NO_FLAG},
+        {
+            "samples": ([], (), None, 3, {}, {"jpg": b"", "label": 3}),
+            "images": (*NO_FIELD, 1, 2, "jpg", [0, 1], len),
+            "masks": (*NO_FIELD, 1, 2, "png"),
+            "most_bytes": (*NO_INT, 0),
+            "decode": NO_FLAG,
+        },
     ),
     Row(fl.data.sample_data, {"root": "photographs"}, {"images": (*NO_INT, 19, 100_001), "seed": (*NO_INT,)}),
     Row(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import os
-import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,25 +14,33 @@ from torch.utils.data import default_collate, get_worker_info
 
 from fastload.arguments import flag, integer
 from fastload.data.encoded import ALIGNMENT, CHANNELS, EncodedImages, Kind
+from fastload.data.files import is_file, name, read
+from fastload.data.image_fields import described, find_files, stated_files
 from fastload.data.jpeg_header import scan
-from fastload.data.pixels import UndecodableError, jpeg_pixels, most_pixels, pixels, refuse_beyond
+from fastload.data.pixels import UndecodableError, jpeg_pixels, most_pixels, pixels, refuse_beyond, values
 from fastload.data.shared_memory import Shared
+from fastload.structure.field import Rule, checked_rule
 from fastload.structure.loaded_types import is_vision
+from fastload.structure.targets import TARGETS
+from fastload.structure.tree import ATOMS, Path, children_of, name_of, with_children
 
 __all__ = ["collate"]
-
-TARGETS = ("BoundingBoxes", "Mask", "KeyPoints")  # of torchvision.tv_tensors
-# Endings of file names: those of torchvision.datasets.ImageFolder.
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-MOST_BYTES = 2**30  # of one file; the largest image that Pillow decodes by default has 268 MB of pixels
-CHUNK = 2**16  # bytes to read at once where a file does not tell its size
 
 # Of the pixels of one batch: 256 images of 22 megapixels. ImageNet's batches of 256 have 0.15 GB.
 MOST_DECODED = 16 * 2**30
 TARGET_NAMES = {"boxes", "masks", "keypoints"}  # as in the targets of torchvision's detection models
+OF_NO_OBJECTS = {"image_id"}  # what torchvision's wrapped CocoDetection yields for an image without objects
+LISTED_NAMES = ("bbox", "bboxes")  # of COCO's and Hugging Face's annotations, as lists with an entry a box
 
 
-def collate(samples: Sequence[Any], *, decode: bool = False, most_bytes: int = MOST_DECODED) -> Any:
+def collate(
+    samples: Sequence[Any] | Mapping[Any, Any],
+    *,
+    images: Rule = None,
+    masks: Rule = None,
+    decode: bool = False,
+    most_bytes: int = MOST_DECODED,
+) -> Any:
     """Pack the image files of a batch's samples into one block, and collate everything else as PyTorch does.
 
     >>> from torch.utils.data import DataLoader
@@ -42,19 +48,25 @@ def collate(samples: Sequence[Any], *, decode: bool = False, most_bytes: int = M
     >>> next(iter(loader))
     (EncodedImages(2 files, 0 bytes, 2 of them bad), tensor([3, 5]))
 
-    A sample is a file, or a tuple, named tuple, list or mapping that holds files at any depth; the batch has the same
-    structure. The first sample decides which fields are files. They are those of the first of these kinds that occurs:
+    A sample is a file, or a tuple, named tuple, list, mapping or dataclass that holds files at any depth; the batch has
+    the same structure. ``images`` says which fields are files, for example
+    ``collate_fn=functools.partial(fl.collate, images="jpg")``; docs/sources.md has more. Without it, they are those of
+    the first of these kinds that occurs in the first sample:
 
-    1. bytes: ``bytes``, ``bytearray``, ``memoryview``;
-    2. paths: ``os.PathLike``;
-    3. uint8 tensors and arrays of one dimension;
-    4. strings that end as image files do: ``.jpg``, ``.png`` and so on.
+    1. mappings of "bytes" and "path", as Hugging Face's ``Image(decode=False)`` yields them;
+    2. bytes: ``bytes``, ``bytearray``, ``memoryview``;
+    3. paths: ``os.PathLike``;
+    4. uint8 tensors and arrays of one dimension;
+    5. strings that end as image files do: ``.jpg``, ``.png`` and so on.
 
-    Fields of the other kinds are collated, so an image in bytes may come with its path, and a path with uint8 labels.
+    Of these, contents that begin as no image in any sample of the batch, such as a label in bytes, and paths that end
+    as none are left alone, if there is another that does. Fields of the other kinds are collated, so an image in bytes
+    may come with its path, and a path with uint8 labels.
 
-    Fields that cannot be stacked become a list with one entry for each sample. So do all fields beside detection
-    targets, whatever their shapes: that is, in a tuple or mapping with ``BoundingBoxes``, ``Mask`` or ``KeyPoints`` of
-    ``tv_tensors``, or with an item "boxes", "masks" or "keypoints".
+    Fields that cannot be stacked become a list with one entry for each sample. So do annotations, whatever their
+    shapes: a list of mappings, as COCO's, a mapping with "bbox" or "bboxes" in lists, and all that stands in a tuple or
+    mapping beside ``BoundingBoxes``, ``Mask`` or ``KeyPoints`` of ``tv_tensors`` or an item "boxes", "masks" or
+    "keypoints".
 
     A file that cannot be read or decoded raises no error here. ``EncodedImages.problems`` has the reason, and
     ``T.DecodeJpeg(on_error=...)`` decides. Baseline JPEGs are packed undecoded; other files are decoded here by Pillow:
@@ -62,7 +74,14 @@ def collate(samples: Sequence[Any], *, decode: bool = False, most_bytes: int = M
     docs/guarantees.md states what hostile files cannot do.
 
     Args:
-        samples: the samples of one batch.
+        samples: the samples of one batch; or a mapping of columns, each with an entry for each sample, as Ray Data
+            gives them.
+        images: which field of a sample is its image file, or holds a list of them: a key, an index, a path such as
+            ``("image", "bytes")``, a list of these, or a function of the sample that returns the field. It is called
+            with the first sample.
+        masks: which field is the file of a mask, stated as ``images`` is. Its values are kept as they are stored, as
+            ``tv_tensors.Mask``, (H, W) uint8, bool, or int32 for more than 8 bits; masks come as a list and follow the
+            images.
         decode: decode baseline JPEGs here too, by torchcodec: for devices without a JPEG decoder, where many workers
             decode faster than the training process. Pass ``collate_fn=functools.partial(fl.collate, decode=True)``.
         most_bytes: how many bytes the files of a batch may have, and how many their pixels, by their headers; 16 GiB by
@@ -70,79 +89,78 @@ def collate(samples: Sequence[Any], *, decode: bool = False, most_bytes: int = M
             than ``PIL.Image.MAX_IMAGE_PIXELS`` is one in any case.
 
     Raises:
-        TypeError: there is no sample, the first has no file, or another has something else in the place of one.
-        ValueError: ``most_bytes`` is not positive.
+        TypeError: there is no sample, the first has no file, or another has something else in the place of one; it
+            cannot be told which of several fields is the image, or which is a mask; or ``images`` or ``masks`` name no
+            file.
+        ValueError: ``most_bytes`` is not positive, or a mask cannot be decoded.
     """
     most_bytes = integer("most_bytes", most_bytes, least=1)
     flag("decode", decode)
+    rules = checked_rule("images", images), checked_rule("masks", masks)
+    if isinstance(samples, Mapping):
+        samples = _samples_of(samples)
     if not isinstance(samples, Sequence) or not samples:
         raise TypeError(f"samples must be a list of at least one sample; got {samples!r}")
-    is_file = next((is_file for is_file in _KINDS_OF_FILE if _holds(samples[0], is_file)), None)
-    if is_file is None:
-        raise TypeError(
-            f"fl.collate packs image files, and the first of the samples has none: {_described(samples[0])}. Let the "
-            "data set return a file's bytes or its pathlib.Path, or leave out collate_fn"
-        )
-    return _collate(samples, is_file, partial(_pack, decode=decode, most_bytes=most_bytes), _stack)
-
-
-Test = Callable[[Any], bool]
-
-
-def _is_bytes(value: Any) -> bool:
-    return isinstance(value, bytes | bytearray | memoryview)
-
-
-def _is_path(value: Any) -> bool:
-    return isinstance(value, os.PathLike)
-
-
-def _is_array_of_bytes(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return value.ndim == 1 and value.dtype is torch.uint8
-    return isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype == np.uint8
-
-
-def _is_file_name(value: Any) -> bool:
-    return isinstance(value, str) and value.lower().endswith(EXTENSIONS)
-
-
-_KINDS_OF_FILE: tuple[Test, ...] = (_is_bytes, _is_path, _is_array_of_bytes, _is_file_name)
-
-
-def _holds(value: Any, is_file: Test) -> bool:
-    """Whether ``value`` is a file, or holds one at any depth."""
-    return is_file(value) or any(_holds(child, is_file) for child in _children(value))
-
-
-def _children(value: Any) -> Iterable[Any]:
-    if isinstance(value, Mapping):
-        return value.values()
-    return value if isinstance(value, tuple | list) else ()
+    mask_files = [] if masks is None else stated_files(samples[0], rules[1], "masks")
+    files = find_files(samples, mask_files) if images is None else stated_files(samples[0], rules[0], "images")
+    fields = _Fields(
+        dict.fromkeys(mask_files, partial(_masks, most_bytes=most_bytes))
+        | dict.fromkeys(files, partial(_pack, decode=decode, most_bytes=most_bytes))
+    )
+    return fields.collated(samples)
 
 
 Collate = Callable[[Sequence[Any]], Any]
 
 
-def _collate(fields: Sequence[Any], is_file: Test, pack: Collate, stack: Collate) -> Any:
-    """Collate one field of all samples: files by ``pack``, fields that hold none by ``stack``."""
-    first = fields[0]
-    if is_file(first):
-        return pack(fields)
-    if not _holds(first, is_file):
-        return stack(fields)
-    if _is_target(first):
-        stack = list
-    if isinstance(first, Mapping):
-        return {key: _collate([field[key] for field in fields], is_file, pack, stack) for key in first}
-    columns = [_collate(column, is_file, pack, stack) for column in zip(*fields, strict=True)]
-    if isinstance(first, list):
-        return columns
-    return type(first)(*columns) if hasattr(first, "_fields") else tuple(columns)
+def _samples_of(columns: Mapping[Any, Any]) -> list[dict[Any, Any]]:
+    """The samples of a batch that comes as columns."""
+    lengths = {
+        len(column) if isinstance(column, np.ndarray | torch.Tensor | list) else -1 for column in columns.values()
+    }
+    if len(lengths) != 1 or -1 in lengths:
+        raise TypeError(
+            "samples must be a list of samples, or a mapping of arrays or lists that have an entry for each sample; "
+            f"got {described(columns)}"
+        )
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+class _Fields:
+    """Collates samples field by field: those of ``special`` by their own functions, the others as PyTorch does."""
+
+    def __init__(self, special: dict[Path, Collate]) -> None:
+        self._special = special
+        self._above = {path[:depth] for path in special for depth in range(len(path))}
+
+    def collated(self, fields: Sequence[Any], path: Path = (), rest: Collate | None = None) -> Any:
+        """Collate one field of all samples; what is not special by ``rest``."""
+        if path in self._special:
+            return self._special[path](fields)
+        if path not in self._above:
+            return (rest or _stack)(fields)
+        if _is_target(fields[0]):
+            rest = list
+        columns = _columns(fields, path)
+        inner = [(key, self.collated(column, (*path, key), rest)) for key, column in columns.items()]
+        return with_children(fields[0], inner)
+
+
+def _columns(fields: Sequence[Any], path: Path) -> dict[Any, list[Any]]:
+    """The entries of containers, one of each sample, by those of the first."""
+    entries = [dict(children_of(field) or ()) for field in fields]
+    first = entries[0]
+    for sample, other in enumerate(entries):
+        if not other.keys() >= first.keys() or (len(other) > len(first) and not isinstance(fields[0], Mapping)):
+            raise TypeError(
+                f"{name_of(path, of='sample')} must be alike in all samples; it has {', '.join(map(repr, first))} in "
+                f"the first, and sample {sample} is {described(fields[sample])}"
+            )
+    return {key: [each[key] for each in entries] for key in first}
 
 
 def _stack(fields: Sequence[Any]) -> Any:
-    if _is_target(fields[0]):
+    if type(fields[0]) not in ATOMS and any(map(_is_target, fields)):
         return list(fields)
     try:
         return default_collate(list(fields))
@@ -156,8 +174,40 @@ def _stack(fields: Sequence[Any]) -> Any:
 
 
 def _is_target(value: Any) -> bool:
-    named = isinstance(value, Mapping) and not TARGET_NAMES.isdisjoint(value)
-    return named or any(is_vision(each, *TARGETS) for each in (value, *_children(value)))
+    """Whether a field describes the objects in an image, of which other images have other numbers."""
+    if isinstance(value, list) and all(isinstance(each, Mapping) for each in value):
+        return True
+    if isinstance(value, Mapping) and (not TARGET_NAMES.isdisjoint(value) or _lists_boxes(value)):
+        return True
+    return any(is_vision(each, *TARGETS) for each in (value, *_entries(value)))
+
+
+def _lists_boxes(value: Mapping[Any, Any]) -> bool:
+    if set(value) <= OF_NO_OBJECTS:
+        return True
+    boxes = next((value[name] for name in LISTED_NAMES if name in value), None)
+    return isinstance(boxes, list) and all(isinstance(box, Sequence) for box in boxes)
+
+
+def _entries(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, tuple | list) else ()
+
+
+def _masks(files: Sequence[Any], *, most_bytes: int) -> list[torch.Tensor]:
+    from torchvision.tv_tensors import Mask  # noqa: PLC0415
+
+    masks: list[torch.Tensor] = []
+    for sample, file in enumerate(files):
+        _check_file(file, sample)
+        try:
+            mask = values(read(file), most_bytes)
+        except (OSError, UndecodableError) as error:
+            raise ValueError(f"the mask {name(file, sample)} cannot be decoded: {error}") from error
+        most_bytes -= mask.nbytes
+        masks.append(Mask(torch.from_numpy(mask if mask.ndim == len("HW") else np.moveaxis(mask, -1, 0))))
+    return masks
 
 
 class _Content(NamedTuple):
@@ -191,51 +241,23 @@ def _pack(files: Sequence[Any], *, decode: bool, most_bytes: int) -> EncodedImag
     rows = [(content.height, content.width, content.kind) for content in contents]
     table = torch.from_numpy(np.column_stack([offsets, lengths, rows]))
     problems = {index: content.problem for index, content in enumerate(contents) if content.kind == Kind.BAD}
-    return EncodedImages(block, table, [_name(file, index) for index, file in enumerate(files)], problems)
+    return EncodedImages(block, table, [name(file, index) for index, file in enumerate(files)], problems)
 
 
 def _content(file: Any, index: int, *, decode: bool, most_bytes: int) -> _Content:
-    if not (_is_bytes(file) or _is_array_of_bytes(file) or isinstance(file, str | os.PathLike)):
-        raise TypeError(
-            f"sample {index} has no file where the first of its batch has one: {_described(file)}. It must be bytes, a "
-            "path, or a uint8 tensor or array of one dimension"
-        )
+    _check_file(file, index)
     try:
-        return _content_of(_read(file), decode=decode, most_bytes=most_bytes)
+        return _content_of(read(file), decode=decode, most_bytes=most_bytes)
     except (OSError, UndecodableError) as error:
         return _Content(b"", problem=str(error))
 
 
-def _read(file: Any) -> bytes:
-    if _is_bytes(file):
-        return bytes(file)
-    if _is_array_of_bytes(file):
-        return np.asarray(file).tobytes()
-    try:
-        opened = open(file, "rb", buffering=0, opener=_opened_at_once)  # noqa: SIM115
-    except ValueError as error:  # not a valid path: it has a zero byte, for example
-        raise UndecodableError(f"{type(error).__name__}: {error}") from error
-    with opened:
-        return _read_bounded(opened)
-
-
-def _opened_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe would be waited for
-
-
-def _read_bounded(file: io.FileIO) -> bytes:
-    status = os.fstat(file.fileno())
-    if not stat.S_ISREG(status.st_mode):
-        raise UndecodableError("it is no regular file but a pipe, a socket or a device")
-    size, chunks = status.st_size, []
-    if size <= MOST_BYTES:
-        size = 0
-        while size <= MOST_BYTES and (chunk := file.read(max(status.st_size - size, CHUNK))):
-            chunks.append(chunk)
-            size += len(chunk)
-    if size > MOST_BYTES:
-        raise UndecodableError(f"it has {size:,} bytes or more; at most {MOST_BYTES:,} are read of a file")
-    return b"".join(chunks)
+def _check_file(file: Any, index: int) -> None:
+    if not is_file(file):
+        raise TypeError(
+            f"sample {index} has no file where the first of its batch has one: {described(file)}. It must be bytes, a "
+            "path, or a uint8 tensor or array of one dimension"
+        )
 
 
 def _content_of(data: bytes, *, decode: bool, most_bytes: int) -> _Content:
@@ -257,17 +279,3 @@ def _empty(size: int) -> torch.Tensor | Shared:
     if get_worker_info() is None or not hasattr(os, "memfd_create"):  # shared on Linux only
         return torch.empty(size, dtype=torch.uint8)
     return Shared(size)
-
-
-def _name(file: Any, index: int) -> str:
-    return os.fsdecode(file) if isinstance(file, str | os.PathLike) else f"sample {index}"
-
-
-def _described(value: Any) -> str:
-    if isinstance(value, torch.Tensor | np.ndarray):
-        return f"{type(value).__name__} {value.dtype} {tuple(value.shape)}"
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key!r}: {_described(child)}' for key, child in value.items())}}}"
-    if isinstance(value, tuple | list):
-        return f"{type(value).__name__} of ({', '.join(map(_described, value))})"
-    return type(value).__name__

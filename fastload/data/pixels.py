@@ -6,8 +6,9 @@ import contextlib
 import io
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from fastload.data.encoded import CHANNELS
 from fastload.data.jpeg_header import scans
 from fastload.data.jpeg_library import library_decoder
 
-__all__ = ["UndecodableError", "jpeg_pixels", "most_pixels", "pixels", "refuse_beyond"]
+__all__ = ["UndecodableError", "jpeg_pixels", "most_pixels", "pixels", "refuse_beyond", "values"]
 
 SIGNATURE = 8  # bytes at the start of a file, quoted where its format is unknown
 
@@ -59,6 +60,23 @@ def pixels(data: bytes, most_bytes: float = math.inf) -> NDArray[np.uint8]:
         UndecodableError: the format is not one of ``FORMATS``, the file is damaged, or it has more than
             ``PIL.Image.MAX_IMAGE_PIXELS`` pixels, ``most_bytes`` bytes or ``MOST_SCANS`` scans, and is not decoded.
     """
+    return _decoded(data, most_bytes, _rgb)
+
+
+def values(data: bytes, most_bytes: float = math.inf) -> NDArray[Any]:
+    """The values of a file as they are stored, upright: grey, or numbers of a palette, (H, W), or colours, (H, W, C).
+
+    >>> Image.new("L", (4, 2), 7).save(file := io.BytesIO(), "PNG")
+    >>> values(file.getvalue()).tolist()
+    [[7, 7, 7, 7], [7, 7, 7, 7]]
+
+    Values of more than 8 bits are int32. Arguments and errors are those of :func:`pixels`.
+    """
+    stored = _decoded(data, most_bytes, np.array)
+    return stored if stored.dtype.itemsize == 1 else stored.astype(np.int32)
+
+
+def _decoded(data: bytes, most_bytes: float, convert: Callable[[Image.Image], NDArray[Any]]) -> NDArray[Any]:
     try:
         with _quiet(), Image.open(io.BytesIO(data), formats=_formats()) as image:
             _refuse_bomb(*image.size)
@@ -69,7 +87,7 @@ def pixels(data: bytes, most_bytes: float = math.inf) -> NDArray[np.uint8]:
                 ImageOps.exif_transpose(image, in_place=True)
             _refuse_bomb(*image.size)  # an icon's header may tell another size than the image in it has
             refuse_beyond(most_bytes, CHANNELS * image.height * image.width)
-            return _rgb(image)
+            return convert(image)
     except UndecodableError:
         raise
     except Exception as error:  # decoders raise errors of many types for damaged files

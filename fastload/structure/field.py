@@ -22,8 +22,9 @@ def checked_rule(name: str, rule: Any) -> Rule:
         TypeError: it is no key, path, index, list of these, or callable.
         ValueError: it is an empty path or list.
     """
+    given: Rule = rule
     if rule is None or callable(rule):
-        return rule
+        return given
     paths = rule if isinstance(rule, list) else [rule]
     if not all(map(_is_path, paths)):
         raise TypeError(
@@ -32,7 +33,7 @@ def checked_rule(name: str, rule: Any) -> Rule:
         )
     if not paths or () in paths:
         raise ValueError(f"{name} must have at least one key; got {rule!r}")
-    return rule
+    return given
 
 
 def find_fields(holder: Any, rule: Rule) -> list[Path]:

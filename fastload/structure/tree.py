@@ -12,6 +12,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 __all__ = [
+    "ATOMS",
     "Path",
     "Tree",
     "children_of",
@@ -24,6 +25,7 @@ __all__ = [
     "tree_flatten",
     "tree_replace",
     "tree_unflatten",
+    "value_at",
     "with_children",
 ]
 
@@ -141,9 +143,9 @@ def retyped(tensor: torch.Tensor, like: torch.Tensor, **known: Any) -> torch.Ten
     return typed
 
 
-def name_of(path: Path) -> str:
+def name_of(path: Path, of: str = "batch") -> str:
     """A path as a user writes it: ``batch[1]['boxes']``."""
-    return f"batch{''.join(f'[{key!r}]' for key in path)}"
+    return f"{of}{''.join(f'[{key!r}]' for key in path)}"
 
 
 def take_rows(batch: Any, rows: torch.Tensor, samples: int) -> Any:
@@ -160,6 +162,59 @@ def take_rows(batch: Any, rows: torch.Tensor, samples: int) -> Any:
     if children is None:
         return batch
     return with_children(batch, [(key, take_rows(child, rows, samples)) for key, child in children])
+
+
+def value_at(batch: Any, path: Path) -> Any:
+    """What a path leads to.
+
+    >>> value_at({"views": [1, 2]}, ("views", 1))
+    2
+
+    Raises:
+        LookupError: it leads nowhere.
+    """
+    for key in path:
+        batch = dict(children_of(batch) or ())[key]
+    return batch
+
+
+def children_of(batch: Any) -> list[tuple[Hashable, Any]] | None:
+    """What a container holds, by index, key or field; None for what is no container.
+
+    >>> children_of({"image": [1, 2]}), children_of((3,)), children_of("text")
+    ([('image', [1, 2])], [(0, 3)], None)
+    """
+    kind = type(batch)
+    if kind is dict:
+        return list(batch.items())
+    if kind is list or kind is tuple:
+        return list(enumerate(batch))
+    return None if kind in ATOMS else _children_of_others(batch)
+
+
+def with_children(batch: Any, items: list[tuple[Any, Any]]) -> Any:
+    """A container of the type of ``batch`` with other children, by index, key or field.
+
+    >>> with_children((1, 2), [(0, "a"), (1, "b")])
+    ('a', 'b')
+    """
+    if type(batch) is dict:
+        return dict(items)
+    values = [value for _, value in items]
+    if type(batch) is list:
+        return values
+    if isinstance(batch, tuple):
+        return _tuple_of(batch, values)
+    if isinstance(batch, Mapping) and not isinstance(batch, MutableMapping):
+        return type(batch)(dict(items))  # type: ignore[call-arg]
+    clone = _copy(batch)
+    if isinstance(batch, MutableMapping | MutableSequence):
+        for key, value in items:
+            clone[key] = value
+    else:
+        for name, value in items:
+            object.__setattr__(clone, name, value)  # a frozen dataclass too
+    return clone
 
 
 def _flattened(value: Any, path: Path, leaves: dict[Path, Any]) -> _Node | None:
@@ -186,16 +241,6 @@ def _is_container(value: Any) -> bool:
     return not isinstance(value, torch.Tensor) and children_of(value) is not None
 
 
-def children_of(batch: Any) -> list[tuple[Hashable, Any]] | None:
-    """What a container holds, by index, key or field; None for what is no container."""
-    kind = type(batch)
-    if kind is dict:
-        return list(batch.items())
-    if kind is list or kind is tuple:
-        return list(enumerate(batch))
-    return None if kind in ATOMS else _children_of_others(batch)
-
-
 def _children_of_others(batch: Any) -> list[tuple[Hashable, Any]] | None:
     # Their own `to` knows better: PackedSequence's lengths stay on the CPU, TensorDict has a batch size and a device.
     if isinstance(batch, PackedSequence) or hasattr(batch, "record_stream"):
@@ -208,26 +253,6 @@ def _children_of_others(batch: Any) -> list[tuple[Hashable, Any]] | None:
         names = [field.name for field in dataclasses.fields(batch) if hasattr(batch, field.name)]
         return [(name, getattr(batch, name)) for name in names]
     return None
-
-
-def with_children(batch: Any, items: list[tuple[Any, Any]]) -> Any:
-    if type(batch) is dict:
-        return dict(items)
-    values = [value for _, value in items]
-    if type(batch) is list:
-        return values
-    if isinstance(batch, tuple):
-        return _tuple_of(batch, values)
-    if isinstance(batch, Mapping) and not isinstance(batch, MutableMapping):
-        return type(batch)(dict(items))  # type: ignore[call-arg]
-    clone = _copy(batch)
-    if isinstance(batch, MutableMapping | MutableSequence):
-        for key, value in items:
-            clone[key] = value
-    else:
-        for name, value in items:
-            object.__setattr__(clone, name, value)  # a frozen dataclass too
-    return clone
 
 
 def _tuple_of(batch: tuple[Any, ...], values: list[Any]) -> Any:

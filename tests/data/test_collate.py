@@ -1,6 +1,7 @@
 """What samples may look like, and what becomes of their fields."""
 
 import collections
+import dataclasses
 import errno
 import os
 import warnings
@@ -15,13 +16,20 @@ from torch.utils.data import DataLoader
 from torchvision import tv_tensors
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
-from fastload.data.collate import EXTENSIONS, collate
+from fastload.data.collate import collate
 from fastload.data.encoded import EncodedImages, Kind
+from fastload.data.files import EXTENSIONS
 from fastload.decode.cpu import decode_on_cpu
 from tests.files import BASELINE, OTHERS, by_pillow, jpeg, picture, saved
 
 FILE = jpeg()
 Pair = collections.namedtuple("Pair", ["image", "label"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    image: object
+    label: object
 
 
 @pytest.fixture
@@ -79,6 +87,8 @@ def test_the_structure_is_kept():
     batch = collate([{"views": [FILE, FILE], "label": 1, "more": {"id": 7}}])
     assert [contents(view) for view in batch["views"]] == [[FILE], [FILE]]
     assert (batch["label"].tolist(), batch["more"]["id"].tolist()) == ([1], [7])
+    batch = collate([Sample(FILE, 3), Sample(FILE, 5)])
+    assert (contents(batch.image), batch.label.tolist()) == ([FILE, FILE], [3, 5])
 
 
 def test_what_ranks_below_is_no_file(path):
@@ -119,6 +129,28 @@ def test_targets_are_a_list_with_an_entry_for_each_sample(counts):
     assert (type(batch["boxes"]), type(batch["labels"])) == (list, list)
 
 
+BOX = {"bbox": [1.0, 2, 3, 4], "category_id": 3, "iscrowd": 0}
+ANNOTATIONS = {
+    "COCO": ([BOX, BOX], [BOX, BOX]),
+    "COCO, other counts": ([BOX, BOX], [BOX]),
+    "COCO, none": ([], []),
+    "COCO, none in the first": ([], [BOX]),
+    "Hugging Face": ({"bbox": [[1.0, 2, 3, 4]], "category": [3]}, {"bbox": [[5.0, 6, 7, 8]], "category": [4]}),
+    "torchvision, none": ({"image_id": 1}, {"image_id": 2}),
+    "torchvision, none in the first": ({"image_id": 1}, {"image_id": 2, "boxes": torch.zeros(1, 4)}),
+    "nothing in the first": ({}, {"boxes": torch.zeros(1, 4)}),
+}
+
+
+@pytest.mark.parametrize("annotations", ANNOTATIONS.values(), ids=ANNOTATIONS)
+def test_annotations_are_a_list_with_an_entry_for_each_sample(annotations):
+    _, collated = collate([(FILE, each) for each in annotations])
+    assert all(new is old for new, old in zip(collated, annotations, strict=True))
+    batch = collate([{"image": FILE, "objects": each, "label": 3} for each in annotations])
+    assert batch["objects"] == collated
+    assert batch["label"].tolist() == [3, 3]
+
+
 def test_a_path_that_cannot_be_read_is_bad_with_its_reason(tmp_path, path):
     files = collate([tmp_path / "none.jpg", path, tmp_path, Path("a\0b.jpg")])
     assert files.table[:, 4].tolist() == [Kind.BAD, Kind.JPEG, Kind.BAD, Kind.BAD]
@@ -134,7 +166,7 @@ def test_a_file_of_more_bytes_than_are_read_is_bad(tmp_path, monkeypatch):
     with sparse.open("wb") as file:
         file.truncate(2**42)
     assert "it has 4,398,046,511,104 bytes or more; at most 1,073,741,824 are read" in collate([sparse]).problems[0]
-    monkeypatch.setattr(import_module("fastload.data.collate"), "MOST_BYTES", 1000)
+    monkeypatch.setattr(import_module("fastload.data.files"), "MOST_BYTES", 1000)
     untold = collate([Path("/proc/self/status"), FILE])  # its size is said to be 0
     assert list(untold.problems) == [0]
     assert "at most 1,000 are read of a file" in untold.problems[0]
@@ -173,6 +205,15 @@ def test_nothing_but_bad_files_is_a_batch_too():
     files = collate([b"", b""])
     assert (len(files), list(files.problems)) == (2, [0, 1])
     assert contents(files) == [b"", b""]
+
+
+def test_samples_of_other_structure_are_refused():
+    with pytest.raises(
+        TypeError, match=r"sample\['views'\] must be alike.* 0, 1 in the first, and sample 1 is list of"
+    ):
+        collate([{"views": [FILE, FILE]}, {"views": [FILE]}])
+    with pytest.raises(TypeError, match=r"sample must be alike.* 0, 1 in the first, and sample 1 is tuple of"):
+        collate([(FILE, 1), (FILE, 1, 2)])
 
 
 def test_samples_without_a_file_are_refused():

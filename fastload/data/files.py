@@ -1,0 +1,157 @@
+"""Image files as samples hold them: which values are files, their names and their bytes."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import stat
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastload.data.pixels import UndecodableError
+
+__all__ = ["EXTENSIONS", "head", "is_file", "kind_of", "may_be_image", "name", "read"]
+
+# Endings of file names: those of torchvision.datasets.ImageFolder, and of the other formats that are decoded.
+EXTENSIONS = (
+    ".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".avif", ".jp2", ".qoi",
+)  # fmt: skip
+# How files of formats begin that cannot be taken for a label: a number in bytes may begin as an icon does.
+SIGNATURE = re.compile(
+    rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|RIFF.{4}WEBP|GIF8[79]a|II\*\0|MM\0\*|BM.{4}\0{4}"
+    rb"|.{4}ftypavi[fs]|\0{3}\x0cjP  |qoif",
+    re.DOTALL,
+)
+MOST_BYTES = 2**30  # of one file; the largest image that Pillow decodes by default has 268 MB of pixels
+CHUNK = 2**16  # bytes to read at once where a file does not tell its size
+HEAD = 26  # bytes up to the kind of colour of a PNG
+
+
+def kind_of(value: Any) -> int | None:
+    """The rank of a value's kind among those of files; None for what is no file.
+
+    >>> kind_of(b"..."), kind_of("a.jpg"), kind_of("a cat"), kind_of({"bytes": None, "path": "a.jpg"})
+    (1, 4, None, 0)
+    """
+    return next((rank for rank, is_kind in enumerate(_KINDS) if is_kind(value)), None)
+
+
+def is_file(value: Any) -> bool:
+    """Whether a value can be read as a file, whatever its name."""
+    return isinstance(value, str) or kind_of(value) is not None
+
+
+def may_be_image(file: Any) -> bool:
+    """Whether a file has the name of an image, or contents that begin as one.
+
+    >>> may_be_image(b"3"), may_be_image("mask.png"), may_be_image({"bytes": b"GIF89a", "path": None})
+    (False, True, True)
+    """
+    file = _content_or_path(file)
+    if isinstance(file, str | os.PathLike):
+        return os.fsdecode(file).lower().endswith(EXTENSIONS)
+    return is_file(file) and SIGNATURE.match(head(file)) is not None
+
+
+def head(file: Any) -> bytes:
+    """The first bytes of a file; none if it cannot be read."""
+    file = _content_or_path(file)
+    if isinstance(file, str | os.PathLike):
+        try:
+            with _opened(file) as opened:
+                return opened.read(HEAD) or b""
+        except (OSError, UndecodableError):
+            return b""
+    return bytes(file[:HEAD]) if _is_bytes(file) else np.asarray(file)[:HEAD].tobytes()
+
+
+def read(file: Any) -> bytes:
+    """The contents of a file.
+
+    Raises:
+        OSError: it cannot be read.
+        UndecodableError: it is no regular file, or has more than ``MOST_BYTES``.
+    """
+    file = _content_or_path(file)
+    if isinstance(file, str | os.PathLike):
+        with _opened(file) as opened:
+            return _read_bounded(opened)
+    return bytes(file) if _is_bytes(file) else np.asarray(file).tobytes()
+
+
+def name(file: Any, sample: int) -> str:
+    """A file's path if it is known, else "sample" and its number."""
+    path = file["path"] if _is_record(file) else file
+    return os.fsdecode(path) if isinstance(path, str | os.PathLike) else f"sample {sample}"
+
+
+def _is_record(value: Any) -> bool:
+    """Whether it is what Hugging Face's ``Image(decode=False)`` yields: contents, path, or both."""
+    if not isinstance(value, Mapping) or set(value) != {"bytes", "path"}:
+        return False
+    return _is_bytes(value["bytes"]) or (value["bytes"] is None and isinstance(value["path"], str | os.PathLike))
+
+
+def _is_bytes(value: Any) -> bool:
+    return isinstance(value, bytes | bytearray | memoryview)
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, os.PathLike)
+
+
+def _is_array_of_bytes(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.ndim == 1 and value.dtype is torch.uint8
+    return isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype == np.uint8
+
+
+def _is_file_name(value: Any) -> bool:
+    return isinstance(value, str) and value.lower().endswith(EXTENSIONS)
+
+
+_KINDS: tuple[Callable[[Any], bool], ...] = (_is_record, _is_bytes, _is_path, _is_array_of_bytes, _is_file_name)
+
+
+def _content_or_path(file: Any) -> Any:
+    if not _is_record(file):
+        return file
+    return file["path"] if file["bytes"] is None else file["bytes"]
+
+
+def _opened(path: Any) -> io.FileIO:
+    """A regular file, opened without waiting.
+
+    Raises:
+        OSError: it cannot be opened.
+        UndecodableError: it is no regular file.
+    """
+    try:
+        file = open(path, "rb", buffering=0, opener=_opened_at_once)  # noqa: SIM115
+    except ValueError as error:  # not a valid path: it has a zero byte, for example
+        raise UndecodableError(f"{type(error).__name__}: {error}") from error
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise UndecodableError("it is no regular file but a pipe, a socket or a device")
+    return file
+
+
+def _opened_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe would be waited for
+
+
+def _read_bounded(file: io.FileIO) -> bytes:
+    told = os.fstat(file.fileno()).st_size
+    size, chunks = told, []
+    if size <= MOST_BYTES:
+        size = 0
+        while size <= MOST_BYTES and (chunk := file.read(max(told - size, CHUNK))):
+            chunks.append(chunk)
+            size += len(chunk)
+    if size > MOST_BYTES:
+        raise UndecodableError(f"it has {size:,} bytes or more; at most {MOST_BYTES:,} are read of a file")
+    return b"".join(chunks)
