@@ -158,6 +158,35 @@ class PrefetchLoader:
         vars(self).update(state)
         self._begin_unused()
 
+    def rewrapped(self, loader: Iterable[Any]) -> PrefetchLoader:
+        """Return a new ``PrefetchLoader`` with the settings of this one around another loader.
+
+        >>> halved = PrefetchLoader([torch.ones(1, 1, 1, 2)], transform=lambda images: images / 2, device="cpu", seed=7)
+        >>> other = halved.rewrapped([torch.zeros(1, 1, 1, 2) + 3])
+        >>> next(iter(other)), other.seed
+        (tensor([[[[1.5000, 1.5000]]]]), 7)
+
+        Frameworks use it to put samplers of theirs into the wrapped loader. The next pass has this loader's epoch; its
+        open passes, loaded state and ``stats`` are not carried over.
+
+        Raises:
+            TypeError: ``loader`` is not iterable.
+        """
+        other = PrefetchLoader(
+            loader,
+            transform=self.transform,
+            device=self.device,
+            depth=self.depth,
+            static=self.static or False,
+            seed=self.seed,
+            shard=self._shard,
+            images=self._images,
+        )
+        other.epoch = self.epoch
+        if self._is_epoch_set:
+            other.set_epoch(self.epoch)
+        return other
+
     @property
     def device(self) -> torch.device:
         """Where batches go."""

@@ -70,3 +70,12 @@ def test_boxes_go_where_their_image_goes():
     ((_, targets),) = fl.PrefetchLoader([batch], transform=T.RandomHorizontalFlip(1.0), device="cpu")
     assert targets[0]["boxes"].tolist() == [[1, 1, 4, 2]]
     assert targets[0]["labels"].tolist() == [7]
+
+
+def test_a_rewrapped_loader_draws_what_this_one_would_have_drawn():
+    batches = [torch.rand(2, 3, 4, 4), torch.rand(2, 3, 4, 4)]
+    loader = fl.PrefetchLoader(batches, MEAN, STD, transform=T.RandomHorizontalFlip(), device="cpu", seed=3)
+    list(loader)
+    other = loader.rewrapped(batches)
+    assert other.epoch == 1
+    assert all(map(torch.equal, other, loader))
