@@ -522,6 +522,8 @@ class Soak:
             if (left := self._left_over(allocated)) > 0:
                 self._note(f"seed {seed}: {left} bytes are left on the device")
                 allocated += left
+            if not gc.isenabled() and (kept := tensors_in_cycles()):
+                self._note(f"seed {seed}: {kept} tensors are kept by cycles")
             seed += 1
             if elapsed > report_at:
                 report_at += REPORT_EVERY
@@ -641,6 +643,17 @@ def collect() -> None:
         gc.collect()
 
 
+def tensors_in_cycles() -> int:
+    """How many tensors wait for the cycle collector, where it is off; they are let go of."""
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    gc.collect()
+    gc.set_debug(0)
+    kept = sum(isinstance(each, torch.Tensor) for each in gc.garbage)
+    gc.garbage.clear()
+    gc.collect()
+    return kept
+
+
 class MallInfo(ctypes.Structure):
     """``struct mallinfo2`` of glibc."""
 
@@ -679,6 +692,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.no_gc:
         gc.disable()
+        gc.freeze()  # what is imported needs no collection
     device = Device(torch.device(arguments.device))
     first = random.SystemRandom().randrange(2**40) if arguments.seed is None else arguments.seed
     soak = Soak(device, arguments.seconds, first)

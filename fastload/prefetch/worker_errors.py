@@ -21,8 +21,10 @@ MOMENT = 5.0
 # The modules in which a tensor is received from the worker that made it.
 RECEIVING = ("multiprocessing.resource_sharer", "fastload.data.shared_memory")
 
+RERAISE = ExceptionWrapper.reraise.__code__
+
 # What a StopIteration passes through if it comes from a data set or a collate function, here or in a worker.
-LOADING = {_MapDatasetFetcher.fetch.__code__, ExceptionWrapper.reraise.__code__}
+LOADING = {_MapDatasetFetcher.fetch.__code__, RERAISE}
 
 FULL = (
     "Tensors of workers lie in /dev/shm, which is full: give it more room (docker run --shm-size=8g), or let fewer or "
@@ -62,8 +64,9 @@ def _named(batches: Any, error: BaseException) -> BaseException:
 def _clear_loader_frames(batches: Any, error: BaseException) -> None:
     """Clear the frames of an error's traceback that run the loader, so that an error that is kept keeps no worker.
 
-    The data set's and the transform's own frames keep their variables for a debugger. If the device's memory has run
-    out they are cleared too: they would keep the memory that the next attempt needs.
+    PyTorch's frame that raises a worker's error is cleared too: it holds that error, and the cycle would keep the batches
+    of all frames. The data set's and the transform's own frames keep their variables for a debugger. If the device's
+    memory has run out they are cleared too: they would keep the memory that the next attempt needs.
     """
     chain: list[BaseException] = []
     following: BaseException | None = error
@@ -73,7 +76,7 @@ def _clear_loader_frames(batches: Any, error: BaseException) -> None:
     is_of_memory = any(isinstance(link, torch.OutOfMemoryError) for link in chain)
     for frame, _ in (entry for link in chain for entry in traceback.walk_tb(link.__traceback__)):
         method = getattr(type(batches), frame.f_code.co_name, None)
-        if is_of_memory or getattr(method, "__code__", None) is frame.f_code:
+        if is_of_memory or frame.f_code in (getattr(method, "__code__", None), RERAISE):
             with contextlib.suppress(RuntimeError):  # it is still running, in a thread of the loader's
                 frame.clear()
 

@@ -154,3 +154,32 @@ def test_g04_batches_of_files_are_let_go_of_without_the_cycle_collector(workers)
         assert not wrapped.blocks
     finally:
         gc.enable()
+
+
+class FifthIsBad(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, number):
+        if number == 5:
+            raise BrokenError(f"sample {number}")
+        return torch.full((3, 8, 8), number), number
+
+
+class BrokenError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_g04_an_error_of_the_data_set_keeps_no_batch_without_the_cycle_collector(workers):
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(BrokenError) as caught:
+            for _ in fl.PrefetchLoader(DataLoader(FifthIsBad(), 1, num_workers=workers), device="cpu"):
+                pass
+        error = weakref.ref(caught.value)
+        del caught
+        assert error() is None
+    finally:
+        gc.enable()
