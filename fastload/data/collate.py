@@ -54,10 +54,11 @@ def collate(
     the first of these kinds that occurs in the first sample:
 
     1. mappings of "bytes" and "path", as Hugging Face's ``Image(decode=False)`` yields them;
-    2. bytes: ``bytes``, ``bytearray``, ``memoryview``;
-    3. paths: ``os.PathLike``;
-    4. uint8 tensors and arrays of one dimension;
-    5. strings that end as image files do: ``.jpg``, ``.png`` and so on.
+    2. what ``PIL.Image.open`` returns, as long as its pixels are not decoded;
+    3. bytes: ``bytes``, ``bytearray``, ``memoryview``;
+    4. paths: ``os.PathLike``;
+    5. uint8 tensors and arrays of one dimension;
+    6. strings that end as image files do: ``.jpg``, ``.png`` and so on.
 
     Of these, contents that begin as no image in any sample of the batch, such as a label in bytes, and paths that end
     as none are left alone, if there is another that does. Fields of the other kinds are collated, so an image in bytes

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL.ImageFile import ImageFile
 
 from fastload.data.pixels import UndecodableError
 
@@ -35,7 +36,7 @@ def kind_of(value: Any) -> int | None:
     """The rank of a value's kind among those of files; None for what is no file.
 
     >>> kind_of(b"..."), kind_of("a.jpg"), kind_of("a cat"), kind_of({"bytes": None, "path": "a.jpg"})
-    (1, 4, None, 0)
+    (2, 5, None, 0)
     """
     return next((rank for rank, is_kind in enumerate(_KINDS) if is_kind(value)), None)
 
@@ -51,6 +52,8 @@ def may_be_image(file: Any) -> bool:
     >>> may_be_image(b"3"), may_be_image("mask.png"), may_be_image({"bytes": b"GIF89a", "path": None})
     (False, True, True)
     """
+    if _is_opened(file):
+        return True
     file = _content_or_path(file)
     if isinstance(file, str | os.PathLike):
         return os.fsdecode(file).lower().endswith(EXTENSIONS)
@@ -85,8 +88,9 @@ def read(file: Any) -> bytes:
 
 def name(file: Any, sample: int) -> str:
     """A file's path if it is known, else "sample" and its number."""
-    path = file["path"] if _is_record(file) else file
-    return os.fsdecode(path) if isinstance(path, str | os.PathLike) else f"sample {sample}"
+    path = file["path"] if _is_record(file) else file.filename if _is_opened(file) else file
+    is_known = isinstance(path, str | os.PathLike) and path != ""
+    return os.fsdecode(path) if is_known else f"sample {sample}"
 
 
 def _is_record(value: Any) -> bool:
@@ -94,6 +98,11 @@ def _is_record(value: Any) -> bool:
     if not isinstance(value, Mapping) or set(value) != {"bytes", "path"}:
         return False
     return _is_bytes(value["bytes"]) or (value["bytes"] is None and isinstance(value["path"], str | os.PathLike))
+
+
+def _is_opened(value: Any) -> bool:
+    """Whether it is what ``PIL.Image.open`` returns, before its pixels are decoded."""
+    return isinstance(value, ImageFile) and value.fp is not None and bool(value.tile)
 
 
 def _is_bytes(value: Any) -> bool:
@@ -114,13 +123,25 @@ def _is_file_name(value: Any) -> bool:
     return isinstance(value, str) and value.lower().endswith(EXTENSIONS)
 
 
-_KINDS: tuple[Callable[[Any], bool], ...] = (_is_record, _is_bytes, _is_path, _is_array_of_bytes, _is_file_name)
+_KINDS: tuple[Callable[[Any], bool], ...] = (
+    _is_record,
+    _is_opened,
+    _is_bytes,
+    _is_path,
+    _is_array_of_bytes,
+    _is_file_name,
+)
 
 
 def _content_or_path(file: Any) -> Any:
-    if not _is_record(file):
+    if _is_record(file):
+        return file["path"] if file["bytes"] is None else file["bytes"]
+    if not _is_opened(file):
         return file
-    return file["path"] if file["bytes"] is None else file["bytes"]
+    if file.filename:
+        return file.filename
+    file.fp.seek(0)
+    return file.fp.read(MOST_BYTES + 1)
 
 
 def _opened(path: Any) -> io.FileIO:

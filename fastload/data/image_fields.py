@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -78,8 +78,9 @@ def described(value: Any) -> str:
 
 
 def _files(value: Any, path: Path = ()) -> Iterator[tuple[Path, int]]:
-    """The files that a value is or holds at any depth, and the rank of the kind of each."""
-    if (kind := kind_of(value)) is not None:
+    """The files that a sample is or holds at any depth, and the rank of the kind of each."""
+    is_row = not path and isinstance(value, Mapping)  # with columns "bytes" and "path", for example
+    if not is_row and (kind := kind_of(value)) is not None:
         yield path, kind
     else:
         for key, child in children_of(value) or ():

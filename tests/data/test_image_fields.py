@@ -1,6 +1,7 @@
 """Which field of a sample is its image file: what is found, what the user states, and what is asked back."""
 
 import functools
+import io
 
 import numpy as np
 import pytest
@@ -103,6 +104,19 @@ def test_a_rule_that_names_no_file_is_refused(images, said):
         fl.collate([{"jpg": FILE, "label": 3}], images=images)
 
 
+def test_an_image_that_pillow_has_opened_is_a_file_until_it_is_decoded(pair):
+    decoded = Image.open(pair[0])
+    decoded.load()
+    for opened in (Image.open(pair[0]), Image.open(io.BytesIO(FILE))):
+        with opened:
+            (files, others), size = fl.collate([(opened, decoded)]), opened.size
+            assert files.file(0).numpy().tobytes() == FILE
+            assert others == [decoded]
+            assert opened.size == size == (72, 48)
+    with pytest.raises(TypeError, match=r"the first of the samples has none: tuple of .JpegImageFile, int"):
+        fl.collate([(decoded, 3)])
+
+
 RECORDS = {
     "contents": lambda _: {"bytes": FILE, "path": None},
     "path": lambda path: {"bytes": None, "path": str(path)},
@@ -124,6 +138,12 @@ def test_a_path_of_the_user_leads_into_what_hugging_face_yields():
     batch = fl.collate([{"image": {"bytes": FILE, "path": "a.jpg"}}], images=("image", "bytes"))
     assert packed(batch["image"]) == ["bytes"]
     assert batch["image"]["path"] == ["a.jpg"]
+
+
+def test_a_row_of_contents_and_path_keeps_both():
+    batch = fl.collate([{"bytes": FILE, "path": "a.jpg"}])
+    assert packed(batch) == ["bytes"]
+    assert batch["path"] == ["a.jpg"]
 
 
 def test_sound_is_no_image():
