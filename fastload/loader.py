@@ -22,6 +22,7 @@ from fastload.prefetch.preparer import Preparer
 from fastload.prefetch.slots import SlotPool
 from fastload.prefetch.static import Static
 from fastload.resume.begun import is_begun_elsewhere
+from fastload.resume.guarded_collate import GuardedCollate
 from fastload.resume.position import Progress
 from fastload.resume.samplers import SamplerState
 from fastload.resume.share import Share
@@ -51,7 +52,8 @@ class PrefetchLoader:
     A background thread pulls batches from ``loader``, copies them to ``device`` on a side stream and applies
     ``transform`` to their images there. The consumer gets the same batches in the same order; nested structures keep
     their types. The consumer's thread never waits for the device, and its stream waits only for its own batch. All
-    other attributes are those of ``loader``. docs/guarantees.md states what you can rely on.
+    other attributes are those of ``loader``; a ``DataLoader`` made from them raises an error, and yields no batch
+    without the transform. docs/guarantees.md states what you can rely on.
 
     Args:
         loader: any iterable of batches; ``pin_memory=True`` there saves a copy here.
@@ -311,7 +313,8 @@ class PrefetchLoader:
     def __getattr__(self, name: str) -> Any:
         if name == "loader" or name.startswith("__"):  # copy and pickle ask for these before there is a loader
             raise AttributeError(name)
-        return getattr(self.loader, name)
+        value = getattr(self.loader, name)
+        return GuardedCollate(value) if name == "collate_fn" and value is not None else value
 
     def __enter__(self) -> PrefetchLoader:
         return self

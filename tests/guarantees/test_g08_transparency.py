@@ -11,8 +11,9 @@ def test_g08_answers_as_the_wrapped_loader():
     wrapped = numbered_loader(samples=10)
     loader = fl.PrefetchLoader(wrapped, device="cpu")
     assert len(loader) == len(wrapped) == 3
-    for name in ("dataset", "sampler", "batch_sampler", "batch_size", "num_workers", "drop_last", "collate_fn"):
+    for name in ("dataset", "sampler", "batch_sampler", "batch_size", "num_workers", "drop_last"):
         assert getattr(loader, name) is getattr(wrapped, name)
+    assert loader.collate_fn == wrapped.collate_fn  # not the same: nobody may call it (G13)
     with pytest.raises(AttributeError, match="no_such_thing"):
         loader.no_such_thing  # noqa: B018
 

@@ -4,6 +4,8 @@ A process group that sends nothing makes this process one of several ranks. How 
 out an epoch is in tests/resume/test_share.py; ranks in processes of their own are in tests/resume/test_lives.py.
 """
 
+import copy
+import pickle
 import warnings
 from contextlib import contextmanager
 
@@ -86,3 +88,25 @@ def test_g13_ranks_that_may_see_their_own_samples_are_told_nothing(sampler):
     with rank_of(0, 2), warnings.catch_warnings():
         warnings.simplefilter("error")
         list(prefetched(DataLoader(Ramps(), 4, sampler=sampler())))
+
+
+REBUILT = {
+    "with other samples": lambda of: DataLoader(of.dataset, batch_sampler=[[0, 1]], collate_fn=of.collate_fn),
+    "sample by sample": lambda of: DataLoader(of.dataset, batch_size=None, collate_fn=of.collate_fn),
+    "in workers": lambda of: DataLoader(of.dataset, 4, num_workers=1, collate_fn=of.collate_fn),
+    "of a copy": lambda of: DataLoader(of.dataset, 4, collate_fn=copy.copy(of).collate_fn),
+}
+
+
+@pytest.mark.parametrize("how", REBUILT)
+def test_g13_a_loader_rebuilt_from_the_attributes_raises_and_names_the_cure(how):
+    loader = prefetched(DataLoader(Ramps(), 4))
+    with pytest.raises(RuntimeError, match=r"(?s)without its transform.*loader\.rewrapped\("):
+        next(iter(REBUILT[how](loader)))
+
+
+def test_g13_the_collate_fn_is_to_be_looked_at_and_pickled():
+    loader = prefetched(DataLoader(Ramps(), 4, collate_fn=fl.collate))
+    assert loader.collate_fn == fl.collate == pickle.loads(pickle.dumps(loader.collate_fn))
+    assert loader.collate_fn.__name__ == "collate"
+    assert len({loader.collate_fn, fl.collate}) == 1

@@ -1,0 +1,26 @@
+"""Accelerate makes a new loader from a loader's attributes to skip batches; from a ``PrefetchLoader``'s it cannot."""
+
+import accelerate
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import fastload as fl
+
+IMAGES = torch.zeros(16, 3, 4, 4, dtype=torch.uint8)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return zip(IMAGES, range(len(IMAGES)), strict=True)
+
+
+@pytest.mark.parametrize("data", [TensorDataset(IMAGES, torch.arange(len(IMAGES))), Stream()], ids=["map", "iterable"])
+def test_skip_first_batches_takes_the_plain_loader_and_its_result_is_wrapped(data):
+    accelerate.PartialState(cpu=True)
+    loader = fl.PrefetchLoader(DataLoader(data, 4), [0.5] * 3, [0.25] * 3, device="cpu")
+    with pytest.raises(RuntimeError, match=r"accelerate\.skip_first_batches\(loader\.loader, 2\)"):
+        next(iter(accelerate.skip_first_batches(loader, 2)))
+    rest = list(loader.rewrapped(accelerate.skip_first_batches(loader.loader, 2)))
+    assert [labels.tolist() for _, labels in rest] == [[8, 9, 10, 11], [12, 13, 14, 15]]
+    assert all(images.dtype is torch.float32 for images, _ in rest)
