@@ -1,5 +1,6 @@
 # make demo       watch a model train on photographs through fastload
-# make test       run the tests in PROCESSES=2 processes
+# make test       run the tests in PROCESSES=2 processes, without those that play whole programs
+# make test-long  run those: the examples, the demo, every benchmark at tiny size, killed runs, the adversary
 # make test-gpu   run the tests that need a GPU, with the current interpreter, installing nothing
 # make test-integrations   run a contract of twelve checks inside each framework and over each source, with the real libraries
 # make soak       use fastload in random ways for SECONDS=60 on the simulated device, and as long on the GPU if there is one,
@@ -10,13 +11,16 @@ PYTHON ?= python3
 SECONDS ?= 60
 PROCESSES ?= 2
 
-.PHONY: demo test test-integrations test-gpu soak lint clean
+.PHONY: demo test test-long test-integrations test-gpu soak lint clean
 
 demo: .venv/demo
 	.venv/bin/fastload demo
 
 test: .venv/dev
-	.venv/bin/python -m pytest -n $(PROCESSES) --dist loadgroup
+	.venv/bin/python -m pytest -n $(PROCESSES) --dist loadgroup -m "not long"
+
+test-long: .venv/dev
+	.venv/bin/python -m pytest -n $(PROCESSES) --dist loadgroup -m long
 
 test-integrations: .venv/integrations
 	.venv/bin/python -m pytest -n $(PROCESSES) --dist loadscope tests/integrations

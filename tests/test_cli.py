@@ -45,6 +45,7 @@ def test_help_names_every_command():
         assert command in screen
 
 
+@pytest.mark.long
 def test_demo_on_the_users_own_photographs(photographs):
     result = fastload_command("demo", "--device", "cpu", "--data", photographs, "--epochs", 1, "--workers", 1)
     assert result.exit_code == 0, result.output
@@ -150,6 +151,7 @@ def read_until(pattern, stream):
 has_process_groups = pytest.mark.skipif(os.name == "nt", reason="Windows has no process groups to send Ctrl-C to")
 
 
+@pytest.mark.long
 @has_process_groups
 @pytest.mark.parametrize("loop", [b"plain loop", b"fastload"])
 def test_ctrl_c_leaves_no_process_of_the_demo(loop, photographs):
@@ -159,6 +161,7 @@ def test_ctrl_c_leaves_no_process_of_the_demo(loop, photographs):
     press_ctrl_c(command)
 
 
+@pytest.mark.long
 @has_process_groups
 def test_ctrl_c_leaves_no_half_of_the_sample_data(tmp_path):
     command = start("sample-data", tmp_path / "photographs", "--images", 100_000)

@@ -2,11 +2,14 @@
 
 import sys
 
+import pytest
 import torch
 
 from fastload.prefetch.iterator import PrefetchIterator
 from tests import soak
 from tests.adversary import soak as adversary_soak
+
+pytestmark = pytest.mark.long
 
 
 def test_it_checks_every_batch_and_finds_nothing_wrong(tmp_path, monkeypatch):

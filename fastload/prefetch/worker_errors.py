@@ -64,9 +64,9 @@ def _named(batches: Any, error: BaseException) -> BaseException:
 def _clear_loader_frames(batches: Any, error: BaseException) -> None:
     """Clear the frames of an error's traceback that run the loader, so that an error that is kept keeps no worker.
 
-    PyTorch's frame that raises a worker's error is cleared too: it holds that error, and the cycle would keep the batches
-    of all frames. The data set's and the transform's own frames keep their variables for a debugger. If the device's
-    memory has run out they are cleared too: they would keep the memory that the next attempt needs.
+    PyTorch's frame that raises a worker's error is cleared too: it holds that error, and the cycle would keep the
+    batches of all frames. The data set's and the transform's own frames keep their variables for a debugger. If the
+    device's memory has run out they are cleared too: they would keep the memory that the next attempt needs.
     """
     chain: list[BaseException] = []
     following: BaseException | None = error

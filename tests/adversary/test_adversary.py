@@ -24,7 +24,8 @@ from tests.adversary.soak import drawn
 from tests.batches import ClassicPrefetcher
 from tests.counts import count
 
-pytestmark = pytest.mark.xdist_group("adversary")  # a core each process; two might choose the same
+# A core each process; two might choose the same.
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("adversary")]
 
 INTERLEAVINGS = count(full=10_000, here=500)
 

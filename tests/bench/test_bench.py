@@ -19,7 +19,10 @@ from fastload.bench.subjects import normalizers, stages, steps, transfers
 from fastload.cli import app
 from fastload.environment import cores
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="measures at full size where there is a GPU")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(torch.cuda.is_available(), reason="measures at full size where there is a GPU"),
+]
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -11,7 +11,8 @@ from rich.console import Console
 from fastload import demo
 from fastload.data import sample_data
 
-pytestmark = pytest.mark.xdist_group("demo")  # one process makes the photographs and trains on them
+# One process makes the photographs and trains on them.
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("demo")]
 
 TINY = {"device": "cpu", "epochs": 1, "batch_size": 32, "workers": 1}
 

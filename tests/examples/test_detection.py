@@ -111,6 +111,7 @@ def print_as_rank(rank: int, home: Path) -> None:
     distributed.destroy_process_group()
 
 
+@pytest.mark.long
 def test_ranks_print_the_median_of_the_batches_since_the_last_line_of_the_mean_over_ranks(tmp_path):
     processes = [forked.Process(target=print_as_rank, args=(rank, tmp_path)) for rank in range(2)]
     for process in processes:

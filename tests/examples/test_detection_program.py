@@ -8,6 +8,8 @@ import pytest
 
 from tests.counts import count
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

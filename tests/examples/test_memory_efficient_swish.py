@@ -3,6 +3,8 @@
 import runpy
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -10,6 +12,7 @@ def run(name, *arguments):
     return runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"](list(arguments))
 
 
+@pytest.mark.long
 def test_memory_efficient_swish_keeps_less_than_the_naive_one(capsys):
     memory = run("memory_efficient_swish", "--tiny")
     assert "input alone" in capsys.readouterr().out

@@ -9,6 +9,8 @@ import pytest
 
 from tests.examples.programs import EXAMPLES, Program, printed, printed_by_ranks
 
+pytestmark = pytest.mark.long
+
 
 def updates(lines: list[str]) -> list[str]:
     """What is told of updates, the speed left out."""

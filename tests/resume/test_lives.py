@@ -8,6 +8,8 @@ import pytest
 
 from tests.lives import BATCH, EPOCHS, LOADERS, SAMPLES, begin, lines_written, live_as_ranks, was_killed
 
+pytestmark = pytest.mark.long
+
 KINDS = [(kind, workers) for kind in LOADERS for workers in (0, 2) if (kind, workers) != ("kept workers", 0)]
 KILLS = 5  # of each of these eleven
 
