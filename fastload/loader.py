@@ -22,6 +22,7 @@ from fastload.prefetch.preparer import Preparer
 from fastload.prefetch.slots import SlotPool
 from fastload.prefetch.static import Static
 from fastload.resume.begun import is_begun_elsewhere
+from fastload.resume.consumer_state import ConsumerState, pull_from
 from fastload.resume.guarded_collate import GuardedCollate
 from fastload.resume.position import Progress
 from fastload.resume.samplers import SamplerState
@@ -109,6 +110,7 @@ class PrefetchLoader:
             raise TypeError(f"loader must be an iterable of batches, such as a DataLoader; got {type(loader).__name__}")
         depth = integer("depth", depth, least=1)
         seed = integer("seed", seed, 0, MOST_SEED)
+        ConsumerState.of(loader)  # refuses what cannot be read ahead
         keep_vision_types(loader)
         self.loader = loader
         self._device = _resolve(device)
@@ -215,9 +217,12 @@ class PrefetchLoader:
             return iter(())
         samplers, resumption = self._samplers, self._resumption
         self._remark(samplers.share)
+        consumer = ConsumerState.of(self.loader)
+        if consumer is not None:
+            consumer.begin(self.epoch)
         start = resumption.start if resumption else samplers.start()
         with garbage_kept_from_workers():
-            batches = resumption.begin() if resumption else iter(self.loader)
+            batches = resumption.begin() if resumption else pull_from(self.loader)
         progress = Progress(self.loader, self.epoch, start, resumption.first if resumption else None)
         self._side.follow_consumer()
         # The slots of the last pass know which batches the consumer may still hold: so memory is bounded across epochs.
@@ -231,7 +236,7 @@ class PrefetchLoader:
         self._progress, self._resumption, self._resumed = progress, None, resumption
         self._is_epoch_set, self._was_epoch_set = False, self._is_epoch_set
         decode = DecodeStage.of(self.transform, self.device) if _yields_fresh_batches(self.loader) else None
-        one_pass = PrefetchIterator(BatchSource(batches, progress), decode, slots, prepare, self._spare)
+        one_pass = PrefetchIterator(BatchSource(batches, progress, consumer), decode, slots, prepare, self._spare)
         self._passes.add(one_pass)
         self._ends.add(one_pass.ended)
         return one_pass

@@ -44,6 +44,8 @@ class Item:
     """The device memory that it lies in."""
     ready: Any = None
     """The fence from which on the batch is whole."""
+    is_last: bool = False
+    """Whether it is known to be the loader's last, which is found out for loaders of Accelerate."""
     remark: str | None = None
     """What to warn the user of."""
 

@@ -18,6 +18,7 @@ from fastload.prefetch.preparer import Preparer
 from fastload.prefetch.slots import SlotPool
 from fastload.prefetch.stage import Stage
 from fastload.prefetch.worker_errors import explained, is_of_a_sample
+from fastload.resume.consumer_state import ConsumerState
 from fastload.resume.position import Progress
 from fastload.structure.tree import tree_flatten
 from fastload.transfer.transfer import move_the_rest
@@ -35,9 +36,10 @@ Items = Channel[Item]
 class BatchSource(Iterator[Item]):
     """Pulls batches from the loader, each flattened, with the position that the loader has after it."""
 
-    def __init__(self, batches: Iterator[Any], progress: Progress) -> None:
+    def __init__(self, batches: Iterator[Any], progress: Progress, consumer: ConsumerState | None = None) -> None:
         self.batches = batches
         self.progress = progress
+        self.consumer = consumer
 
     def __next__(self) -> Item:
         try:
@@ -53,6 +55,20 @@ class BatchSource(Iterator[Item]):
         """Drop the loader's iterator, and with it the workers; the traceback of an error may keep this object."""
         del self.batches
         self.progress.closed()
+
+
+def marking_the_last(source: Iterator[Item]) -> Iterator[Item]:
+    """Pull one batch ahead, as Accelerate's loaders do, to know the last one; an error still comes at its batch."""
+    item = next(source, None)
+    while item is not None:
+        try:
+            following = next(source, None)
+        except BaseException:
+            yield item
+            raise
+        item.is_last = following is None
+        yield item
+        item = following
 
 
 def produce(
@@ -76,7 +92,7 @@ def produce(
     stages: list[Stage] = []
     try:
         prepare.side.adopt_thread()
-        pulled: Iterator[Item] = source
+        pulled: Iterator[Item] = source if source.consumer is None else marking_the_last(source)
         if decode is not None:
             stages.append(Stage(pulled, decode.pin, decode.side, "fastload-pin"))
             stages.append(Stage(stages[-1], decode.decode, decode.side, "fastload-decode"))
@@ -122,6 +138,7 @@ class PrefetchIterator(Iterator[Any]):
     ) -> None:
         self._side = prepare.side
         self._progress = source.progress
+        self._consumer_state = source.consumer
         self._slots = slots
         self._items: Items = Channel()
         self._turn = threading.Lock()
@@ -161,6 +178,8 @@ class PrefetchIterator(Iterator[Any]):
             entry = self._items.first()  # if a signal handler raises meanwhile, the next call goes on here
             if isinstance(entry, End):
                 self._progress.ended = entry.is_complete
+                if entry.is_complete and self._consumer_state is not None:
+                    self._consumer_state.ended()
                 self._end = entry  # if a signal handler raises meanwhile, the next call raises its error
                 self.close()
                 entry.raised()
@@ -198,6 +217,8 @@ class PrefetchIterator(Iterator[Any]):
             self._side.hand_over(item.memory, item.ready, consumer)
             batch = self._with_the_rest(item.batch) if item.has_unmoved else item.batch
             self._progress.yielded = item.position
+            if self._consumer_state is not None:
+                self._consumer_state.holds(item.position.loader, is_last=item.is_last)
         finally:
             item.batch, item.memory = None, []  # the thread refers to the item until it has another
         return batch

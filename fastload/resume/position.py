@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from threading import Condition
 from typing import Any
 
+from fastload.resume.consumer_state import source_of
 from fastload.resume.samplers import SamplerState, length_of
 
 __all__ = ["Position", "Progress", "own_state"]
@@ -99,6 +100,7 @@ class Progress:
 
 def own_state(loader: Any) -> Any:
     """Return a deep copy of the loader's own state, which its next batch may change; None if it keeps none."""
+    loader = source_of(loader)
     # Not isinstance: a wrapper may forward these methods by __getattr__, which a Protocol does not see.
     if not all(callable(getattr(loader, name, None)) for name in ("state_dict", "load_state_dict")):
         return None

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
+from fastload.resume.consumer_state import source_of, synchronize_generators
 from fastload.resume.share import ACCELERATE, SAMPLER, Share, samplers_of
 
 __all__ = ["SamplerState", "length_of"]
@@ -31,6 +32,7 @@ class SamplerState:
 
     def __init__(self, loader: Any, share: Share | None = None) -> None:
         self.loader = loader
+        self._source = source_of(loader)
         self._samplers = samplers_of(loader)
         self.share = share or Share.of(loader)
 
@@ -58,15 +60,15 @@ class SamplerState:
     def has_indices(self) -> bool:
         """Whether samples can be skipped by drawing their indices only: a map-style dataset in a plain DataLoader."""
         return (
-            isinstance(self.loader, DataLoader)
-            and type(self.loader).__iter__ is DataLoader.__iter__  # a subclass's own may not use the samplers
-            and not isinstance(self.loader.dataset, IterableDataset)
+            isinstance(self._source, DataLoader)
+            and type(self._source).__iter__ is DataLoader.__iter__  # a subclass's own may not use the samplers
+            and not isinstance(self._source.dataset, IterableDataset)
         )
 
     @property
     def can_rebatch(self) -> bool:
         """Whether batches are consecutive indices of a sampler, so that a batch may begin at any of them."""
-        return self.has_indices and type(self.loader.batch_sampler) is BatchSampler
+        return self.has_indices and type(self._source.batch_sampler) is BatchSampler
 
     def fingerprint(self) -> dict[str, Any]:
         """What two loaders must have in common to yield the same samples in the same order."""
@@ -99,7 +101,7 @@ class SamplerState:
             "default_generator": self.default_generator(),
             "generators": [each.get_state() for each in self._generators],
             "sampler_epoch": self.epoch,
-            "kept_workers": self._keeps_workers() and self.loader._iterator is not None,  # noqa: SLF001
+            "kept_workers": self._keeps_workers() and self._source._iterator is not None,  # noqa: SLF001
         }
 
     def default_generator(self) -> torch.Tensor | None:
@@ -132,6 +134,7 @@ class SamplerState:
         """Set the generators that were passed in to their states in ``start``; torch's default one is left alone."""
         for generator, state in zip(self._generators, start["generators"], strict=True):
             generator.set_state(state)
+        synchronize_generators(self.loader)
 
     # Continuing within an epoch
 
@@ -144,14 +147,14 @@ class SamplerState:
         samples, which came in batches of ``batch_size``, those that the last batch was short of may be missing.
         Generators are left as an uninterrupted pass would have left them.
         """
-        name = "sampler" if self.loader.batch_sampler is None else "batch_sampler"
-        whole = getattr(self.loader, name)
+        name = "sampler" if self._source.batch_sampler is None else "batch_sampler"
+        whole = getattr(self._source, name)
         skipped = rest = SkipFirst(whole, batches)
         if self.can_rebatch:
             skipped = SkipFirst(whole.sampler, samples)
             rest = SkipFirst(BatchSampler(skipped, whole.batch_size, whole.drop_last), 0)
         # A copy of the loader iterates over the rest: DataLoader refuses to have its sampler set, hence `vars`.
-        resumed: Any = copy.copy(self.loader)
+        resumed: Any = copy.copy(self._source)
         vars(resumed).update({name: (), "_iterator": None})
         if start["kept_workers"] and self._keeps_workers():
             # The uninterrupted pass reused its workers and drew no seed for them: their seed comes from a forked RNG.
@@ -163,13 +166,13 @@ class SamplerState:
         rest.skip()
         if self._keeps_workers():  # later epochs use the workers too, with the whole sampler
             iterator._index_sampler = whole  # noqa: SLF001
-            self.loader._iterator = iterator  # noqa: SLF001
+            self._source._iterator = iterator  # noqa: SLF001
         if not self.can_rebatch:
             return iterator, skipped.missing
         return iterator, 0 if skipped.missing < (batch_size or 1) else ceil(skipped.missing / whole.batch_size)
 
     def _keeps_workers(self) -> bool:
-        return isinstance(self.loader, DataLoader) and bool(self.loader.persistent_workers)
+        return isinstance(self._source, DataLoader) and bool(self._source.persistent_workers)
 
 
 class SkipFirst:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from fastload.resume.consumer_state import pull_from
 from fastload.resume.form import check_form
 from fastload.resume.position import Position, Progress, own_state
 from fastload.resume.samplers import SamplerState
@@ -120,7 +121,7 @@ class Resumption:
                 torch.set_rng_state(default)
             if self.first.loader is not None:
                 self._loader.load_state_dict(copy.deepcopy(self.first.loader))
-                return iter(self._loader)
+                return pull_from(self._loader)
             batches, missing = self._skipped_by_index() if self._samplers.has_indices else self._read_and_dropped()
         if missing:
             del batches  # which ends its workers
@@ -138,7 +139,7 @@ class Resumption:
 
     def _read_and_dropped(self) -> tuple[Iterator[Any], int]:
         self._samplers.restore_generators(self.start)
-        batches = iter(self._loader)
+        batches = pull_from(self._loader)
         return batches, self.first.batches - sum(1 for _ in islice(batches, self.first.batches))
 
 
