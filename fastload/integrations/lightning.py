@@ -1,0 +1,148 @@
+"""``Prefetch``: a Lightning callback that puts a ``PrefetchLoader`` around each of the trainer's loaders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from weakref import WeakSet
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from typing_extensions import override
+
+from fastload.loader import PrefetchLoader
+from fastload.resume.samplers import length_of
+
+__all__ = ["Prefetch"]
+
+Transform = Callable[..., Any]
+
+
+class Prefetch(Callback):
+    """Copy and transform the batches of a trainer's loaders ahead of time.
+
+    >>> from lightning.pytorch import Trainer
+    >>> from fastload import transforms as T
+    >>> prefetch = Prefetch(train=T.RandomHorizontalFlip(), mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2))
+    >>> trainer = Trainer(accelerator="cpu", callbacks=[prefetch], logger=False, enable_checkpointing=False)
+
+    The module or data module returns plain loaders. Lightning prepares them as ever (samplers for ranks,
+    ``overfit_batches``, ``reload_dataloaders_every_n_epochs``), then each gets a ``PrefetchLoader`` around it, on the
+    trainer's device. Checkpoints in the middle of an epoch resume with the next batch, on any rank.
+
+    Args:
+        train: transform of training batches.
+        evaluate: transform of batches for validation, test and prediction.
+        settings: other arguments of ``PrefetchLoader``, for all loaders, except ``device``.
+
+    Raises:
+        TypeError, ValueError: as ``PrefetchLoader``; or, when the trainer runs, a loader is a ``PrefetchLoader``.
+    """
+
+    def __init__(self, train: Transform | None = None, evaluate: Transform | None = None, **settings: Any) -> None:
+        self._settings = {True: {"transform": train, **settings}, False: {"transform": evaluate, **settings}}
+        for each in self._settings.values():
+            PrefetchLoader((), device="cpu", **each)  # to refuse here what it would refuse in the run
+        self._states: list[Mapping[str, Any]] = []
+        self._training: WeakSet[LightningLoader] = WeakSet()
+
+    @override
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Wrap each loader after the strategy has prepared it."""
+        strategy = trainer.strategy
+        prepare = type(strategy).process_dataloader
+
+        def process_dataloader(loader: object) -> PrefetchLoader:
+            return self._wrapped(trainer, prepare(strategy, loader))
+
+        self._states = []
+        vars(strategy)["process_dataloader"] = process_dataloader
+
+    @override
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Leave the strategy as it was."""
+        vars(trainer.strategy).pop("process_dataloader", None)
+
+    @override
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Keep the loaders' states: Lightning loads none if ``configure_optimizers`` asked for the number of steps."""
+        loop = checkpoint.get("loops", {}).get("fit_loop", {})
+        self._states = list(loop.get("state_dict", {}).get("combined_loader", ()))
+
+    @override
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        """End the loaders' pass with Lightning's epoch, before checkpoints are saved."""
+        self._states = []
+        if trainer.is_last_batch:
+            self.on_train_epoch_end()
+
+    @override
+    def on_train_epoch_end(self, *_: Any) -> None:
+        for loader in self._training:
+            loader.end_pass()
+
+    def _wrapped(self, trainer: Trainer, loader: Any) -> LightningLoader:
+        if isinstance(loader, PrefetchLoader):
+            raise TypeError(
+                "the Prefetch callback wraps loaders after Lightning has given them their samplers; got a loader that "
+                "is a PrefetchLoader already: return the loader that it wraps, and pass its arguments to Prefetch"
+            )
+        settings = self._settings[trainer.training]
+        wrapped = LightningLoader(loader, **settings, device=trainer.strategy.root_device)
+        if trainer.training:
+            self._training.add(wrapped)
+            wrapped.set_epoch(trainer.current_epoch)
+            if self._states:
+                wrapped.load_state_dict(self._states[0])
+                self._states = [*self._states[1:], self._states[0]]  # loaders may be made again before the first batch
+        return wrapped
+
+
+# On what has them: the function that seeds workers, and, to end persistent workers, the iterator that holds them.
+SET_BY_LIGHTNING = ("worker_init_fn", "_iterator")
+
+
+class LightningLoader(PrefetchLoader):
+    """A ``PrefetchLoader`` that fits the way Lightning handles loaders."""
+
+    _before: dict[str, Any] | None = None  # the state before the batch that was yielded last
+
+    @override
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in SET_BY_LIGHTNING:
+            setattr(self.loader, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    @override
+    def __iter__(self) -> Iterator[Any]:
+        batches = self._unused_pass() or super().__iter__()
+        return batches if length_of(self.loader) is not None else self._fetched_ahead(batches)
+
+    def _unused_pass(self) -> Iterator[Any] | None:
+        """The pass begun last, if no batch was taken: Lightning calls ``iter`` twice where loaders are made anew."""
+        is_unused = self._progress is not None and self._progress.is_untouched
+        return self._live_pass() if is_unused and self._samplers.epoch == self._samplers_epoch else None
+
+    def end_pass(self) -> None:
+        """End the pass where Lightning's epoch ends, which may be before the loader does."""
+        self.close()
+        if self._progress is not None:
+            self._progress.ended = True
+
+    def _fetched_ahead(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Lightning trains with a batch when it has the next, to know the last one, if a loader has no length."""
+        self._before = super().state_dict()
+        for batch in batches:
+            yield batch
+            self._before = super().state_dict()
+        self._before = None
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() if self._before is None else self._before
+
+    @override
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._before = None
+        self.set_epoch(self.epoch)  # in the samplers too: Lightning begins the pass before it sets their epoch
