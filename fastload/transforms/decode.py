@@ -85,6 +85,8 @@ class DecodeJpeg(Transform):
 
     def _report(self, files: EncodedImages, problems: dict[int, str]) -> None:
         reasons = "; ".join(f"{files.names[index]}: {problem}" for index, problem in sorted(problems.items()))
+        if len(problems) == len(files) > 1:
+            reasons = f"{reasons}. All files of the batch are bad: fl.collate(images=...) says which field is the image"
         if self.on_error == "raise":
             raise BadImageError(f"cannot decode {reasons}. Pass T.DecodeJpeg(on_error='skip') to leave out such files")
         if not self._warned:

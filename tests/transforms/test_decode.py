@@ -147,6 +147,17 @@ def test_a_batch_of_bad_files_is_left_out_whole(device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_where_all_files_of_a_batch_are_bad_it_is_said_how_to_name_the_images(device):
+    said = r"All files of the batch are bad: fl\.collate\(images=\.\.\.\)"
+    batches = [fl.collate([b"3", b"5"])]
+    loader = fl.PrefetchLoader(batches, transform=T.DecodeJpeg(on_error="skip"), device=device)
+    with pytest.warns(UserWarning, match=said):
+        assert list(loader) == []
+    with pytest.raises(ValueError, match=said):
+        list(fl.PrefetchLoader(batches, transform=T.DecodeJpeg(), device=device))
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_bad_files_become_black_and_are_counted(device):
     wrapped = DataLoader([(GOOD, 0), (TRUNCATED, 1)], batch_size=2, collate_fn=fl.collate)
     transform = T.Compose([T.DecodeJpeg(on_error="zero"), T.Resize((8, 8))])
