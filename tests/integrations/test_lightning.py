@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -29,7 +28,7 @@ class Module(LightningModule):
         self.leave_after = leave_after
         self.epoch: int | None = None
 
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+    def on_train_batch_start(self, _: Any, batch_idx: int) -> int | None:
         return -1 if self.current_epoch == 0 and batch_idx == self.leave_after else None
 
     def training_step(self, batch: Any) -> torch.Tensor:
