@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import torch
-from torch.utils.data import DataLoader
 
 from fastload.arguments import device_of, integer
 from fastload.data.vision_collate import keep_vision_types
@@ -28,6 +27,7 @@ from fastload.resume.position import Progress
 from fastload.resume.samplers import SamplerState
 from fastload.resume.share import Share
 from fastload.resume.state import Resumption, state_after
+from fastload.resume.wrapped_loader import yields_fresh_batches
 from fastload.streams import side_stream
 from fastload.structure.field import Rule, checked_rule
 from fastload.transforms import Compose, Key, Normalize
@@ -57,7 +57,10 @@ class PrefetchLoader:
     without the transform. docs/guarantees.md states what you can rely on.
 
     Args:
-        loader: any iterable of batches; ``pin_memory=True`` there saves a copy here.
+        loader: any iterable of batches; ``pin_memory=True`` there saves a copy here. Files are decoded further ahead of
+            a ``DataLoader`` with workers, also inside another loader (as ``loader``, ``dataloader``, or ``WebLoader``'s
+            pipeline). ``yields_fresh_batches = True`` says of any loader that it writes to no batch that it has
+            yielded, so this can be done; False that it does.
         mean, std: one number a channel, as fractions of the full scale (ImageNet's mean is 0.485, …); numbers above 1
             are read as being in 0 to 255. Images come out as ``(images / 255 - mean) / std``; uint8 in, (N, C, H, W)
             or (N, H, W, C), floating-point images being taken as scaled to 0 to 1 already.
@@ -235,7 +238,7 @@ class PrefetchLoader:
         self.epoch += 1
         self._progress, self._resumption, self._resumed = progress, None, resumption
         self._is_epoch_set, self._was_epoch_set = False, self._is_epoch_set
-        decode = DecodeStage.of(self.transform, self.device) if _yields_fresh_batches(self.loader) else None
+        decode = DecodeStage.of(self.transform, self.device) if yields_fresh_batches(self.loader) else None
         one_pass = PrefetchIterator(BatchSource(batches, progress, consumer), decode, slots, prepare, self._spare)
         self._passes.add(one_pass)
         self._ends.add(one_pass.ended)
@@ -333,7 +336,9 @@ class PrefetchLoader:
             one_pass.close()
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass that of ``epoch``, also in the wrapped loader or its samplers; else epochs count up.
+        """Make the next pass that of ``epoch``; without calls, epochs count up.
+
+        The wrapped loader's ``set_epoch`` is called, or else those of its samplers and its data set, if they have it.
 
         After ``load_state_dict``, passing the saved epoch resumes it; any other epoch starts at its first batch.
 
@@ -401,11 +406,6 @@ class PrefetchLoader:
         self._resumption = resumption
         self._samplers_epoch = self._samplers.epoch
         self.epoch, self._is_epoch_set = resumption.epoch, True
-
-
-def _yields_fresh_batches(loader: Any) -> bool:
-    """Whether a batch keeps its values when ``loader`` is asked for the next: workers reuse no memory."""
-    return isinstance(loader, DataLoader) and loader.num_workers > 0
 
 
 def _plan(

@@ -14,6 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from fastload.resume.consumer_state import source_of, synchronize_generators
 from fastload.resume.share import ACCELERATE, SAMPLER, Share, samplers_of
+from fastload.resume.wrapped_loader import torch_loader_in
 
 __all__ = ["SamplerState", "length_of"]
 
@@ -42,7 +43,7 @@ class SamplerState:
 
     @property
     def epoch(self) -> int | None:
-        """The samplers' epoch; PyTorch's stays at 0 without calls of ``set_epoch``, while the loader's counts up."""
+        """That of samplers or data set; it stays at 0 without calls of ``set_epoch``, while the loader's counts up."""
         owners = self._with_set_epoch()
         epoch = _first_integer("epoch", owners)
         return _first_integer("iteration", owners) if epoch is None else epoch  # the latter is Accelerate's
@@ -52,8 +53,10 @@ class SamplerState:
             each.set_epoch(epoch)
 
     def _with_set_epoch(self) -> list[Any]:
-        """The loader, if it has ``set_epoch``, or else those of its samplers that have it."""
-        candidates = [self.loader] if hasattr(self.loader, "set_epoch") else self._samplers
+        """The loader, if it has ``set_epoch``, or else those of its samplers and its data set that have it."""
+        inner = torch_loader_in(self.loader)
+        data = getattr(self.loader if inner is None else inner, "dataset", None)
+        candidates = [self.loader] if hasattr(self.loader, "set_epoch") else [*self._samplers, data]
         return [each for each in candidates if callable(getattr(each, "set_epoch", None))]
 
     @property
