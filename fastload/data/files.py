@@ -29,6 +29,7 @@ SIGNATURE = re.compile(
 )
 MOST_BYTES = 2**30  # of one file; the largest image that Pillow decodes by default has 268 MB of pixels
 CHUNK = 2**16  # bytes to read at once where a file does not tell its size
+CONTENTS, PATHS = (bytes, bytearray, memoryview), (str, os.PathLike)
 HEAD = 26  # bytes up to the kind of colour of a PNG
 
 
@@ -43,7 +44,7 @@ def kind_of(value: Any) -> int | None:
 
 def is_file(value: Any) -> bool:
     """Whether a value can be read as a file, whatever its name."""
-    return isinstance(value, str) or kind_of(value) is not None
+    return isinstance(value, (*CONTENTS, str)) or kind_of(value) is not None
 
 
 def may_be_image(file: Any) -> bool:
@@ -55,7 +56,7 @@ def may_be_image(file: Any) -> bool:
     if _is_opened(file):
         return True
     file = _content_or_path(file)
-    if isinstance(file, str | os.PathLike):
+    if isinstance(file, PATHS):
         return os.fsdecode(file).lower().endswith(EXTENSIONS)
     return is_file(file) and SIGNATURE.match(head(file)) is not None
 
@@ -63,7 +64,7 @@ def may_be_image(file: Any) -> bool:
 def head(file: Any) -> bytes:
     """The first bytes of a file; none if it cannot be read."""
     file = _content_or_path(file)
-    if isinstance(file, str | os.PathLike):
+    if isinstance(file, PATHS):
         try:
             with _opened(file) as opened:
                 return opened.read(HEAD) or b""
@@ -80,7 +81,7 @@ def read(file: Any) -> bytes:
         UndecodableError: it is no regular file, or has more than ``MOST_BYTES``.
     """
     file = _content_or_path(file)
-    if isinstance(file, str | os.PathLike):
+    if isinstance(file, PATHS):
         with _opened(file) as opened:
             return _read_bounded(opened)
     return bytes(file) if _is_bytes(file) else np.asarray(file).tobytes()
@@ -89,7 +90,7 @@ def read(file: Any) -> bytes:
 def name(file: Any, sample: int) -> str:
     """A file's path if it is known, else "sample" and its number."""
     path = file["path"] if _is_record(file) else file.filename if _is_opened(file) else file
-    is_known = isinstance(path, str | os.PathLike) and path != ""
+    is_known = isinstance(path, PATHS) and path != ""
     return os.fsdecode(path) if is_known else f"sample {sample}"
 
 
@@ -97,7 +98,7 @@ def _is_record(value: Any) -> bool:
     """Whether it is what Hugging Face's ``Image(decode=False)`` yields: contents, path, or both."""
     if not isinstance(value, Mapping) or set(value) != {"bytes", "path"}:
         return False
-    return _is_bytes(value["bytes"]) or (value["bytes"] is None and isinstance(value["path"], str | os.PathLike))
+    return _is_bytes(value["bytes"]) or (value["bytes"] is None and isinstance(value["path"], PATHS))
 
 
 def _is_opened(value: Any) -> bool:
@@ -106,7 +107,7 @@ def _is_opened(value: Any) -> bool:
 
 
 def _is_bytes(value: Any) -> bool:
-    return isinstance(value, bytes | bytearray | memoryview)
+    return isinstance(value, CONTENTS)
 
 
 def _is_path(value: Any) -> bool:
