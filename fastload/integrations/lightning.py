@@ -115,27 +115,22 @@ class LightningLoader(PrefetchLoader):
 
     @override
     def __iter__(self) -> Iterator[Any]:
-        batches = self._unused_pass() or super().__iter__()
-        return batches if length_of(self.loader) is not None else self._fetched_ahead(batches)
+        """A pass that begins with its first batch: Lightning calls ``iter`` before it has set epoch and RNG.
 
-    def _unused_pass(self) -> Iterator[Any] | None:
-        """The pass begun last, if no batch was taken: Lightning calls ``iter`` twice where loaders are made anew."""
-        is_unused = self._progress is not None and self._progress.is_untouched
-        return self._live_pass() if is_unused and self._samplers.epoch == self._samplers_epoch else None
+        Of a loader without a length Lightning trains with a batch when it has the next, to know the last one.
+        """
+        is_fetched_ahead = length_of(self.loader) is None
+        self._before = super().state_dict() if is_fetched_ahead else None
+        for batch in super().__iter__():
+            yield batch
+            self._before = super().state_dict() if is_fetched_ahead else None
+        self._before = None
 
     def end_pass(self) -> None:
         """End the pass where Lightning's epoch ends, which may be before the loader does."""
         self.close()
         if self._progress is not None:
             self._progress.ended = True
-
-    def _fetched_ahead(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Lightning trains with a batch when it has the next, to know the last one, if a loader has no length."""
-        self._before = super().state_dict()
-        for batch in batches:
-            yield batch
-            self._before = super().state_dict()
-        self._before = None
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -145,4 +140,3 @@ class LightningLoader(PrefetchLoader):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self._before = None
-        self.set_epoch(self.epoch)  # in the samplers too: Lightning begins the pass before it sets their epoch
