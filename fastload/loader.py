@@ -26,7 +26,7 @@ from fastload.resume.guarded_collate import GuardedCollate
 from fastload.resume.position import Progress
 from fastload.resume.samplers import SamplerState
 from fastload.resume.share import Share
-from fastload.resume.state import Resumption, state_after
+from fastload.resume.state import Resumption, skipping, state_after
 from fastload.resume.wrapped_loader import yields_fresh_batches
 from fastload.streams import side_stream
 from fastload.structure.field import Rule, checked_rule
@@ -406,6 +406,29 @@ class PrefetchLoader:
         self._resumption = resumption
         self._samplers_epoch = self._samplers.epoch
         self.epoch, self._is_epoch_set = resumption.epoch, True
+
+    def skip(self, batches: int) -> None:
+        """Begin the next pass after so many more batches of its epoch, as if the ones before had been yielded.
+
+        >>> loader = PrefetchLoader([torch.zeros(2), torch.ones(2), torch.ones(2)], device="cpu")
+        >>> loader.skip(2)
+        >>> len(list(loader)), len(list(loader))
+        (1, 3)
+
+        Order and augmentations are those of a whole pass; open passes end. Batches are taken to have ``batch_size``
+        samples. How they are skipped is what :meth:`load_state_dict` says.
+
+        Raises:
+            TypeError: ``batches`` is not an int.
+            ValueError: it is negative; or, at the next ``iter()``, the epoch has fewer batches.
+        """
+        batches = integer("batches", batches, least=0)
+        samplers, resumption = self._samplers, self._resumption
+        state = resumption.state if resumption else state_after(None, samplers, self.seed, self.epoch)
+        samples = samplers.share.run if samplers.share.run > 1 else samplers.batch_size or 1
+        self.load_state_dict(skipping(state, batches, samples))
+        assert self._resumption is not None
+        self._resumption.draws_anew = resumption is None or resumption.draws_anew or not resumption.first.drawn
 
 
 def _plan(

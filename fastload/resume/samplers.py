@@ -15,6 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from fastload.resume.consumer_state import source_of, synchronize_generators
 from fastload.resume.share import ACCELERATE, SAMPLER, Share, samplers_of
 from fastload.resume.wrapped_loader import torch_loader_in
+from fastload.structure.loaded_types import loaded_types
 
 __all__ = ["SamplerState", "length_of"]
 
@@ -115,7 +116,9 @@ class SamplerState:
     @property
     def _generators(self) -> list[torch.Generator]:
         """The generators that were passed to the loader and its samplers, each once."""
-        found = [getattr(owner, "generator", None) for owner in (self.loader, *self._samplers)]
+        seeded = loaded_types("accelerate.data_loader", "SeedableRandomSampler")  # seeds its own with each epoch
+        owners = [each for each in (self.loader, *self._samplers) if not isinstance(each, seeded)]
+        found = [getattr(owner, "generator", None) for owner in owners]
         return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
 
     def check_generators(self, start: Mapping[str, Any]) -> None:

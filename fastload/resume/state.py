@@ -17,7 +17,7 @@ from fastload.resume.position import Position, Progress, own_state
 from fastload.resume.samplers import SamplerState
 from fastload.structure.tree import map_movable
 
-__all__ = ["Resumption", "state_after"]
+__all__ = ["Resumption", "skipping", "state_after"]
 
 FORMAT = 2
 
@@ -54,6 +54,19 @@ def state_after(progress: Progress | None, samplers: SamplerState, seed: int, ep
     }
 
 
+def skipping(state: Mapping[str, Any], batches: int, samples: int) -> dict[str, Any]:
+    """``state`` after so many more batches, each of which has ``samples`` samples on this rank, none being read."""
+    drawn = batches * (state["made_as"]["batch_size"] or 1)
+    return {
+        **state,
+        "batches": state["batches"] + batches,
+        "drawn": state["drawn"] + drawn,
+        "samples": state["samples"] + batches * samples,
+        "loader": None,  # the wrapped loader's own state is that of its first batch
+        "finished": None,
+    }
+
+
 def _fingerprint(samplers: SamplerState, seed: int) -> dict[str, Any]:
     return {"seed": seed, **samplers.fingerprint()}
 
@@ -67,6 +80,7 @@ class Resumption:
     ['c']
 
     ``epoch``, ``start`` and ``first`` are the epoch, what its order was drawn from, and the position to begin at.
+    ``draws_anew`` says that the epoch has not begun: its order is drawn at ``begin``, and torch's generator moves on.
     ``finished`` is the number of batches of the epoch before, by its number, if its last batch was yielded and its loop
     had not ended; else it is empty.
 
@@ -91,6 +105,7 @@ class Resumption:
         self.start: dict[str, Any] = self.state["start"]
         position = Position(**{field.name: self.state[field.name] for field in fields(Position)})
         self.first = _converted(position, state["made_as"], now)
+        self.draws_anew = False
 
     def restore(self) -> None:
         """Set the samplers' epoch, and torch's default generator as it was when the state was taken."""
@@ -115,7 +130,9 @@ class Resumption:
         Raises ValueError if there are fewer batches than the state has seen.
         """
         # The order is drawn from the default generator of the epoch's start; training continues with the present one.
-        default = self.start["default_generator"] if self.first.drawn else None
+        if self.draws_anew:
+            self.start["default_generator"] = self._samplers.default_generator()
+        default = self.start["default_generator"] if self.first.drawn and not self.draws_anew else None
         with torch.random.fork_rng(devices=[], enabled=default is not None):
             if default is not None:
                 torch.set_rng_state(default)
