@@ -155,8 +155,8 @@ def remark_on_others(tree: Tree, images: Mapping[Path, torch.Tensor]) -> str | N
     other = None if is_vision(image, "TVTensor") else next(alike, None)
     return other and (
         f"{other} looks like the images at {name_of(path)}, and is not transformed, since only the first plain tensor "
-        "of a batch is: if it is to be transformed too, let the data set mark both as tv_tensors.Image, or this one as "
-        "tv_tensors.Mask"
+        "of a batch is: if it is to be transformed too, name both by PrefetchLoader(images=[...]), or let the data set "
+        "mark both as tv_tensors.Image, or this one as tv_tensors.Mask"
     )
 
 

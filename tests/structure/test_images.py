@@ -59,7 +59,12 @@ def test_targets_follow_the_images_that_are_named():
 
 def test_copies_and_pickles_keep_the_rule():
     loader = fl.PrefetchLoader([BATCH], transform=FLIP, device="cpu", images="pixel_values")
-    for same in (copy.copy(loader), copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):
+    for same in (
+        copy.copy(loader),
+        copy.deepcopy(loader),
+        pickle.loads(pickle.dumps(loader)),
+        loader.rewrapped([BATCH]),
+    ):
         assert torch.equal(next(iter(same))["pixel_values"], PIXELS.flip(-1))
 
 
