@@ -9,10 +9,10 @@ from numbers import Real
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from fastload.training.nonfinite import REACTIONS
 from fastload.training.tensors import described
+from fastload.training.wrappers import is_scheduler, scheduled_optimizer
 
 __all__ = [
     "check_accumulate",
@@ -96,12 +96,12 @@ def check_on_nonfinite(on_nonfinite: object) -> None:
 
 def check_schedulers(schedulers: Sequence[object], optimizers: Sequence[Optimizer]) -> None:
     for scheduler in schedulers:
-        if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
+        if not is_scheduler(scheduler):
             raise TypeError(
-                "scheduler must be a torch.optim.lr_scheduler.LRScheduler that needs no metric, or None; got a "
-                f"{type(scheduler).__name__}. Leave it out, and step it in your loop"
+                "scheduler must be one of torch.optim.lr_scheduler or timm.scheduler that needs no metric, or None; "
+                f"got a {type(scheduler).__name__}. Leave it out, and step it in your loop"
             )
-        if not any(scheduler.optimizer is optimizer for optimizer in optimizers):
+        if not any(scheduled_optimizer(scheduler) is optimizer for optimizer in optimizers):
             raise ValueError(
                 "scheduler must be the given optimizer's; got a "
                 f"{type(scheduler).__name__} of another. Make it with this optimizer"

@@ -34,14 +34,16 @@ class GatedOptimizer:
        on the host, step counters and state made by the first step, is restored by ``resolve``, once the host knows.
     3. For optimizers of other packages and for sparse gradients the host reads the flag, and so waits for the device.
 
-    ``undo=False`` leaves out the second and third way: then only fused optimizers obey the flags. ``skipped`` is the
-    flag of the last update, a float32 scalar of 0 or 1, or None if there was none.
+    ``through`` is a wrapper of the optimizer whose ``step`` is called instead. ``undo=False`` leaves out the second and
+    third way: then only fused optimizers obey the flags. ``skipped`` is the flag of the last update, a float32
+    scalar of 0 or 1, or None if there was none.
     """
 
     _step_supports_amp_scaling = True
 
-    def __init__(self, optimizer: Optimizer, *, undo: bool) -> None:
+    def __init__(self, optimizer: Optimizer, *, undo: bool, through: Any = None) -> None:
         self.optimizer = optimizer
+        self._through = optimizer if through is None else through
         self.skipped: Tensor | None = None
         self._undo = undo
         self._is_fused = _takes_flag(optimizer)
@@ -87,15 +89,15 @@ class GatedOptimizer:
         flags = [flag for flag in (found_inf, self._veto) if isinstance(flag, Tensor)]
         self.skipped = torch.maximum(*flags) if len(flags) > 1 else next(iter(flags), None)
         if self.skipped is None:
-            self.optimizer.step()
+            self._through.step()
         elif self._is_fused:
             self._step_fused(self.skipped, scale)
         elif not self._undo:
-            self.optimizer.step()
+            self._through.step()
         elif self._is_restorable and not any(grad.is_sparse for _, grad in self._gradients()):
             self._step_and_restore(self.skipped)
         elif not self.skipped.item():
-            self.optimizer.step()
+            self._through.step()
 
     def resolve(self, *, skipped: bool) -> None:
         """Restore the host's part of the last update if it was skipped; for when the host knows that."""
@@ -110,7 +112,7 @@ class GatedOptimizer:
         optimizer: Any = self.optimizer
         optimizer.found_inf, optimizer.grad_scale = skipped, scale
         try:
-            optimizer.step()
+            self._through.step()
         finally:
             del optimizer.found_inf, optimizer.grad_scale
 
@@ -122,7 +124,7 @@ class GatedOptimizer:
                 value for value in self.optimizer.state.get(parameter, {}).values() if isinstance(value, Tensor)
             ]
         copies = [(tensor, tensor.clone()) for tensor in map(local_part, tensors)]
-        self.optimizer.step()
+        self._through.step()
         is_skipped = skipped.bool()
         for tensor, before in copies:
             if tensor.is_cpu and not skipped.is_cpu:

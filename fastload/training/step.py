@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from fastload.structure.tree import map_movable, tensors
 from fastload.training import checks
@@ -43,6 +42,13 @@ from fastload.training.precision import autocast, carry_autocast_to_replicas, gr
 from fastload.training.ranks import Ranks, scale_gradients, whole_tensor
 from fastload.training.saved_state import check_state
 from fastload.training.update_result import UpdateResult
+from fastload.training.wrappers import (
+    plain_optimizer,
+    refuse_accumulation,
+    scheduled_optimizer,
+    step_scheduler,
+    stepped_through,
+)
 
 __all__ = ["StepOutput", "TrainStep"]
 
@@ -88,9 +94,11 @@ class TrainStep:
 
     Args:
         model: already on its device, which is that of its first parameter; or several models, in a list.
-        optimizer: of the model's parameters; or several, in a list. In fp16 pass ``fused=True`` where an optimizer has
-            it: the others of ``torch.optim`` copy weights and state during each update, and those of other packages
-            wait for the device.
+        optimizer: of the model's parameters, also as Accelerate, Lightning or Fabric wrap it; or several, in a list.
+            Lightning's ``global_step`` counts the updates that ``training_step`` makes with what ``self.optimizers()``
+            returns, without ``use_pl_optimizer=False``. In fp16 pass ``fused=True`` where an optimizer has it: the
+            others of ``torch.optim`` copy weights and state during each update, and those of other packages wait for
+            the device.
         loss_fn: ``step(inputs, targets)`` trains on ``loss_fn(model(inputs), targets)``; without it
             ``step(*batch)`` trains on ``model(*batch)``; with several models it trains on
             ``loss_fn(*models, *batch)``. The loss is a scalar tensor, or a dict.
@@ -103,7 +111,9 @@ class TrainStep:
         max_norm: the 2-norm to which the gradients of each optimizer are clipped, above 0; ``math.inf`` only measures
             it.
         clip_value: the magnitude to which each gradient's elements are clipped, above 0, instead of ``max_norm``.
-        scheduler: stepped after each update that was not skipped, not each epoch; or several, in a list.
+        scheduler: stepped after each update that was not skipped, not each epoch; or several, in a list. PyTorch's,
+            Accelerate's around one, or timm's, whose ``step_update(updates)`` is called; if a timm scheduler counts
+            epochs, call ``scheduler.step(epoch + 1)`` after each.
         ema: the decay of the weights' moving average, above 0 and below 1; evaluate it in ``step.ema.applied()``.
         on_nonfinite: when a loss or a gradient is inf or NaN, or a window has no items, ``"raise"``, ``"skip"`` the
             update with a warning, or ``"ignore"`` it. In fp16 the scaler skips updates whose gradients overflow.
@@ -133,7 +143,7 @@ class TrainStep:
         accumulate: int = 1,
         max_norm: float | None = None,
         clip_value: float | None = None,
-        scheduler: LRScheduler | Sequence[LRScheduler] | None = None,
+        scheduler: Any = None,
         ema: float | None = None,
         on_nonfinite: str = "raise",
         scaler: torch.amp.GradScaler | None = None,
@@ -141,8 +151,9 @@ class TrainStep:
         keep_output: bool = False,
     ) -> None:
         self._models: list[nn.Module] = _listed(model)
-        self._optimizers: list[Optimizer] = _listed(optimizer)
-        self._schedulers: list[LRScheduler] = _listed(scheduler)
+        self._given_optimizers = _listed(optimizer)
+        self._optimizers = [plain_optimizer(each) for each in self._given_optimizers]
+        self._schedulers: list[Any] = _listed(scheduler)
         checks.check_optimizers(self._optimizers, self._models)
         checks.check_loss_fn(loss_fn, self._models)
         checks.check_accumulate(accumulate)
@@ -173,7 +184,10 @@ class TrainStep:
         self._window = AccumulationWindow(accumulate)
         self._monitor = NonfiniteMonitor()
         undo = self.scaler.is_enabled() or on_nonfinite == "skip"
-        self._gated = [GatedOptimizer(each, undo=undo) for each in self._optimizers]
+        self._gated = [
+            GatedOptimizer(each, undo=undo, through=stepped_through(given))
+            for each, given in zip(self._optimizers, self._given_optimizers, strict=True)
+        ]
         self._ema = None if ema is None else EMA(model if isinstance(model, nn.Module) else nn.ModuleList(model), ema)
         self._result: UpdateResult | None = None  # of the last update, until the host has read it
         self._nonfinite_error: str | None = None  # the text, until it is raised
@@ -194,6 +208,7 @@ class TrainStep:
         window has none, ``on_nonfinite`` says what happens.
         """
         checks.check_items(items)
+        refuse_accumulation(self._given_optimizers)
         if self._ema is not None:
             self._ema.refuse_if_applied()
         if self._needs_agreement or items is not None:
@@ -522,8 +537,8 @@ class TrainStep:
                 self._nonfinite_error = describe_standstill(self._windows)
         for gated, is_skipped in zip(self._gated, skipped, strict=True):
             for scheduler in self._schedulers:
-                if scheduler.optimizer is gated.optimizer and not is_skipped:
-                    scheduler.step()
+                if scheduled_optimizer(scheduler) is gated.optimizer and not is_skipped:
+                    step_scheduler(scheduler, self._updates)
 
     def _report_nonfinite(self) -> None:
         error, self._nonfinite_error = self._nonfinite_error, None
