@@ -19,6 +19,8 @@ from fastload.structure.loaded_types import loaded_types
 
 __all__ = ["SamplerState", "length_of"]
 
+FABRICS_EPOCH = "_num_iter_calls"  # what Fabric's loader sets its sampler's epoch to when a pass begins
+
 
 class SamplerState:
     """The samplers of a loader: their generators, their epoch, and the ranks that share it.
@@ -46,10 +48,12 @@ class SamplerState:
     def epoch(self) -> int | None:
         """That of samplers or data set; it stays at 0 without calls of ``set_epoch``, while the loader's counts up."""
         owners = self._with_set_epoch()
-        epoch = _first_integer("epoch", owners)
-        return _first_integer("iteration", owners) if epoch is None else epoch  # the latter is Accelerate's
+        places = {FABRICS_EPOCH: [self.loader], "epoch": owners, "iteration": owners}  # the last is Accelerate's
+        return next((each for each in (_first_integer(*place) for place in places.items()) if each is not None), None)
 
     def set_epoch(self, epoch: int) -> None:
+        if hasattr(self.loader, FABRICS_EPOCH):
+            setattr(self.loader, FABRICS_EPOCH, epoch)
         for each in self._with_set_epoch():
             each.set_epoch(epoch)
 

@@ -5,11 +5,23 @@ from __future__ import annotations
 import logging
 import os
 
+import pytest
 import torch
 from lightning.fabric import Fabric
 from torch.utils.data import DataLoader, DistributedSampler
 
-from tests.integrations.contract import ACCUMULATE, BATCH, Contract, Model, Numbered, Record, Scenario, wrap
+import fastload as fl
+from tests.integrations.contract import (
+    ACCUMULATE,
+    BATCH,
+    Contract,
+    Model,
+    Numbered,
+    Record,
+    Scenario,
+    transform,
+    wrap,
+)
 
 logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
 
@@ -50,3 +62,45 @@ class TestFabric(Contract):
                 if len(record.epochs[-1]) == scenario.leave_after and epoch == 0:
                     break
             record.counted.append(int(fabric.all_reduce(counted, reduce_op="sum")))
+
+
+def prepared(move_to_device: bool = False) -> fl.PrefetchLoader:
+    data = Numbered()
+    loader = DataLoader(data, BATCH, sampler=DistributedSampler(data, num_replicas=1, rank=0))
+    fabric = Fabric(accelerator="cpu", devices=1)
+    return fl.PrefetchLoader(
+        fabric.setup_dataloaders(loader, move_to_device=move_to_device), transform=transform(), device="cpu"
+    )
+
+
+def batches(loader: fl.PrefetchLoader) -> list[tuple[list[int], float]]:
+    return [(labels.tolist(), images.sum().item()) for images, labels in loader]
+
+
+@pytest.mark.parametrize("says_epoch", [False, True])
+def test_a_later_epoch_resumes(says_epoch):
+    """Fabric counts passes to set the sampler's epoch: a resumed run's first pass is not epoch 0."""
+    uninterrupted = prepared()
+    epochs = [batches(uninterrupted) for _ in range(3)]
+    saved = prepared()
+    batches(saved)
+    half = iter(saved)
+    before = [next(half) for _ in range(4)]
+    resumed = prepared()
+    resumed.load_state_dict(saved.state_dict())
+    half.close()
+    for epoch in range(resumed.epoch, 3):
+        if says_epoch:
+            resumed.set_epoch(epoch)
+        assert batches(resumed) == epochs[epoch][len(before) if epoch == 1 else 0 :]
+
+
+def test_set_epoch_decides_order_and_augmentations():
+    counting, told = prepared(), prepared()
+    epochs = [batches(counting) for _ in range(3)]
+    told.set_epoch(2)
+    assert batches(told) == epochs[2]
+
+
+def test_batches_that_fabric_moves_are_the_same():
+    assert batches(prepared(move_to_device=True)) == batches(prepared())
