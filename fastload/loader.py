@@ -370,10 +370,8 @@ class PrefetchLoader:
 
         It holds numbers, strings, lists and tensors, which ``torch.load`` reads with ``weights_only``, and the wrapped
         loader's own state if it has one. After the last batch of an epoch it is the state before the next epoch;
-        ``set_epoch`` with the old one is followed by no batch of it.
-
-        Raises:
-            ValueError: the loader was made with ``in_order=False``: which samples were yielded is not known.
+        ``set_epoch`` with the old one is followed by no batch of it. Of a ``DataLoader`` with ``in_order=False`` only a
+        state from between two epochs can be loaded; a warning says so of others.
         """
         if self._resumption:
             return dict(self._resumption.state)
@@ -397,8 +395,9 @@ class PrefetchLoader:
         Raises:
             TypeError: ``state`` is no mapping.
             ValueError: it is no state of a ``PrefetchLoader``; or the seed, sampler or number of samples differ, or the
-                batch size, ranks or workers where they may not change. At the next ``iter()``: the epoch has fewer
-                batches than the state has seen.
+                batch size, ranks or workers where they may not change; or it was taken within an epoch of a loader
+                with ``in_order=False``. At the next ``iter()``: the epoch has fewer batches than the state has seen,
+                or the last of those, read again, is another.
         """
         resumption = Resumption(state, self._samplers, self.seed)
         self.close()

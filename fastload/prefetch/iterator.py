@@ -49,7 +49,7 @@ class BatchSource(Iterator[Item]):
                 raise RuntimeError("a data set or its collate function raised StopIteration") from stop
             self.progress.exhausted()
             raise
-        return Item(tree, self.progress.fetched())
+        return Item(tree, self.progress.fetched(tree))
 
     def close(self) -> None:
         """Drop the loader's iterator, and with it the workers; the traceback of an error may keep this object."""

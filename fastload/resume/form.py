@@ -79,6 +79,8 @@ FORM: dict[tuple[str, ...], tuple[str, Callable[[Any], bool]]] = {
     ("drawn",): COUNT,
     ("samples",): COUNT,
     ("loader",): ("the state of the wrapped loader, or None", lambda _: True),
+    ("checksum",): ("None or an int", lambda value: value is None or isinstance(value, int)),
+    ("in_order",): ("True or False", lambda value: isinstance(value, bool)),
     ("finished",): ("None or a mapping", lambda value: value is None or _is_mapping(value)),
     ("finished", "epoch"): (COUNT[0], lambda value: value is None or _is_count(value)),
     ("finished", "batches"): (COUNT[0], lambda value: value is None or _is_count(value)),

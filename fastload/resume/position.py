@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from threading import Condition
 from typing import Any
 
+from fastload.resume.checksum import checksum_of
 from fastload.resume.consumer_state import source_of
 from fastload.resume.samplers import SamplerState, length_of
+from fastload.structure.tree import Tree
 
 __all__ = ["Position", "Progress", "own_state"]
 
@@ -22,12 +24,14 @@ class Position:
 
     ``batches`` counts the batches before it, ``drawn`` the samples that the sampler drew for them, ``samples`` the
     samples transformed, all on this rank. ``loader`` is the wrapped loader's own state there, None if it has none.
+    ``checksum`` is that of the last of the batches if they will be read again, None if not or if it has none.
     """
 
     batches: int = 0
     drawn: int = 0
     samples: int = 0
     loader: Any = None
+    checksum: int | None = None
 
 
 class Progress:
@@ -52,6 +56,7 @@ class Progress:
         self.samplers_epoch = self._samplers.epoch
         self._batch_size = self._samplers.batch_size or 1
         self._fetched = self._first = self.yielded = replace(first or Position(), loader=own_state(loader))
+        self._will_be_read_again = self._fetched.loader is None and not self._samplers.has_indices
         self._is_closed = False
         self._changed = Condition()  # of the two above
         self._process = os.getpid()
@@ -74,13 +79,14 @@ class Progress:
             self._changed.wait_for(lambda: self._is_closed or self._fetched.batches > self.yielded.batches)
         return self._fetched.batches == self.yielded.batches
 
-    def fetched(self) -> Position:
-        """Count a fetched batch, and return the position after it; ``samples`` is left to the transform.
+    def fetched(self, batch: Tree | None = None) -> Position:
+        """Count ``batch``, which was fetched, and return the position after it; ``samples`` is left to the transform.
 
         Call it before the next batch is fetched, which changes the loader's own state.
         """
         last, state = self._fetched, own_state(self._loader)
-        position = Position(last.batches + 1, last.drawn + self._batch_size, last.samples, loader=state)
+        checksum = checksum_of(batch) if batch is not None and self._will_be_read_again else None
+        position = Position(last.batches + 1, last.drawn + self._batch_size, last.samples, state, checksum)
         with self._changed:
             self._fetched = position
             self._changed.notify_all()

@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 
+from fastload.resume.checksum import checksum_of
 from fastload.resume.consumer_state import pull_from
 from fastload.resume.form import check_form
 from fastload.resume.position import Position, Progress, own_state
 from fastload.resume.samplers import SamplerState
-from fastload.structure.tree import map_movable
+from fastload.structure.tree import map_movable, tree_flatten
 
 __all__ = ["Resumption", "skipping", "state_after"]
 
@@ -29,11 +30,7 @@ def state_after(progress: Progress | None, samplers: SamplerState, seed: int, ep
     that has not ended, it is the state before the next epoch too, and its "finished" tells of the pass.
     """
     loader = samplers.loader
-    if not getattr(loader, "in_order", True) and loader.num_workers > 1:
-        raise ValueError(
-            f"a loader with in_order=False and num_workers={loader.num_workers} yields another order each time, and "
-            "cannot be resumed: make it with in_order=True"
-        )
+    in_order = getattr(loader, "in_order", True) or loader.num_workers <= 1
     start: Mapping[str, Any]
     finished: dict[str, int] | None = None
     if progress is None or progress.ended:
@@ -43,10 +40,19 @@ def state_after(progress: Progress | None, samplers: SamplerState, seed: int, ep
         position, start, epoch = Position(loader=own_state(loader)), samplers.start(), progress.epoch + 1
     else:
         position, start, epoch = progress.yielded, progress.start, progress.epoch
+        if not in_order:
+            warnings.warn(
+                f"the state is one from within an epoch of a loader with in_order=False and num_workers="
+                f"{loader.num_workers}, whose batches come in another order each time: it cannot be loaded. Take it at "
+                "an epoch's end, or make the loader with in_order=True",
+                UserWarning,
+                stacklevel=3,
+            )
     return {
         "format": FORMAT,
         "epoch": epoch,
         **vars(position),
+        "in_order": in_order,
         "finished": finished,
         "start": start,
         "default_generator": samplers.default_generator() if position.drawn else start["default_generator"],
@@ -63,6 +69,7 @@ def skipping(state: Mapping[str, Any], batches: int, samples: int) -> dict[str, 
         "drawn": state["drawn"] + drawn,
         "samples": state["samples"] + batches * samples,
         "loader": None,  # the wrapped loader's own state is that of its first batch
+        "checksum": None,  # nobody has read the last of them
         "finished": None,
     }
 
@@ -97,6 +104,7 @@ class Resumption:
         _check_fit(state["made_as"], now, samplers.changeable())
         samplers.check_generators(state["start"])
         _check_own_state(state["loader"], samplers.loader)
+        _check_order(state)
         self.state: dict[str, Any] = _to_cpu(dict(state))
         self.epoch: int = state["epoch"]
         finished = state["finished"]
@@ -156,8 +164,21 @@ class Resumption:
 
     def _read_and_dropped(self) -> tuple[Iterator[Any], int]:
         self._samplers.restore_generators(self.start)
-        batches = pull_from(self._loader)
-        return batches, self.first.batches - sum(1 for _ in islice(batches, self.first.batches))
+        batches, missing, checksum = pull_from(self._loader), self.first.batches, None
+        for batch in islice(batches, self.first.batches):
+            missing -= 1
+            if not missing and self.first.checksum is not None:
+                checksum = checksum_of(tree_flatten(batch))
+        if not missing and checksum != self.first.checksum:
+            del batches  # which ends its workers
+            raise ValueError(
+                f"batch {self.first.batches} of epoch {self.epoch}, when it was read again, differs from the one that "
+                "was yielded: the loader's order, or what it draws, differs each time, and what was yielded would come "
+                "again. Let it draw from a generator that is seeded by the epoch (WebDataset: shuffle by "
+                "wds.detshuffle), or take the state at an epoch's end. To go on all the same, set "
+                "state['checksum'] = None"
+            )
+        return batches, missing
 
 
 def _to_cpu(state: Any) -> Any:
@@ -183,6 +204,15 @@ def _check_fit(then: Mapping[str, Any], now: Mapping[str, Any], changeable: set[
         raise ValueError(
             f"the state was taken with {was}, and this loader has {has}: its samples, their order or their "
             "augmentations would differ; make the loader as it was"
+        )
+
+
+def _check_order(state: Mapping[str, Any]) -> None:
+    if state["batches"] and not state["in_order"]:
+        raise ValueError(
+            f"the state was taken after {state['batches']} batches of epoch {state['epoch']} of a loader with "
+            "in_order=False, and which samples those had is not known: load one that was taken at an epoch's end, or "
+            "make the loader with in_order=True before the state is taken"
         )
 
 

@@ -18,6 +18,8 @@ WRONG = {
     "batches": [-1, 2.0, None],
     "drawn": ["a"],
     "samples": [None],
+    "checksum": ["a", 1.5],
+    "in_order": [None, 1],
     "finished": [3, {}, {"epoch": 0}, {"epoch": "a", "batches": 1}],
     "start": [None, [], {}],
     "start default_generator": [torch.zeros(3), torch.zeros(5056, dtype=torch.uint8), "a"],

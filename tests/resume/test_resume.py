@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import itertools
+import warnings
 from itertools import islice
 
 import pytest
@@ -651,10 +652,48 @@ def test_what_does_not_fit_is_refused_with_both_values(state, kind, message):
         loader.load_state_dict(state())
 
 
-def test_batches_in_no_order_are_refused():
-    loader = fl.PrefetchLoader(DataLoader(Images(), num_workers=2, in_order=False), device="cpu")
-    with pytest.raises(ValueError, match="in_order=False and num_workers=2"):
-        loader.state_dict()
+def test_a_state_within_an_epoch_of_batches_in_no_order_warns_and_is_refused_when_it_is_loaded():
+    def loader():
+        return fl.PrefetchLoader(DataLoader(Images(), 4, num_workers=2, in_order=False), device="cpu")
+
+    left = loader()
+    next(iter(left))
+    with pytest.warns(UserWarning, match="in_order=False and num_workers=2.*cannot be loaded"):
+        state = left.state_dict()
+    left.close()
+    with pytest.raises(ValueError, match="after 1 batches of epoch 0 of a loader with in_order=False"):
+        loader().load_state_dict(state)
+
+
+def test_a_state_between_epochs_of_batches_in_no_order_resumes():
+    def loader():
+        return fl.PrefetchLoader(DataLoader(Images(), 4, num_workers=2, in_order=False), device="cpu")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        first = loader()
+        assert len(list(first)) == len(first)
+        resumed = loader()
+        resumed.load_state_dict(first.state_dict())
+    assert resumed.epoch == 1
+    assert len(list(resumed)) == len(first)
+
+
+def test_batches_that_are_read_again_and_differ_are_refused_with_the_cure():
+    kept = [torch.arange(4) + 4 * number for number in range(5)]
+    loader = fl.PrefetchLoader(kept, device="cpu")
+    one_pass = iter(loader)
+    [next(one_pass) for _ in range(2)]
+    state = loader.state_dict()
+    loader.close()
+    same, other, unchecked = (fl.PrefetchLoader(order, device="cpu") for order in (kept, kept[::-1], kept[::-1]))
+    same.load_state_dict(state)
+    assert [batch.tolist() for batch in same] == [batch.tolist() for batch in kept[2:]]
+    other.load_state_dict(state)
+    with pytest.raises(ValueError, match=r"(?s)batch 2 of epoch 0.*differs.*seeded by the epoch.*'checksum'\] = None"):
+        iter(other)
+    unchecked.load_state_dict(state | {"checksum": None})
+    assert len(list(unchecked)) == 3
 
 
 @pytest.mark.parametrize(("kind", "found"), [("batch_sampler", 5), ("stream", 6), ("batches", 5)])
