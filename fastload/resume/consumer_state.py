@@ -39,7 +39,8 @@ class ConsumerState:
         """
         if not _is_accelerate(loader):
             return None
-        ranks = loader.state.num_processes if isinstance(loader, loaded_types(MODULE, "DataLoaderDispatcher")) else 1
+        is_dispatcher = isinstance(loader, loaded_types(MODULE, "DataLoaderDispatcher"))
+        ranks = loader.state.num_processes if is_dispatcher else 1
         if ranks > 1:
             raise ValueError(
                 f"{type(loader).__name__} reads on one rank for {ranks}, which PrefetchLoader cannot do ahead of "
@@ -89,4 +90,5 @@ def synchronize_generators(loader: Any) -> None:
 
 def _is_accelerate(loader: Any) -> bool:
     """Whether it is iterated over as Accelerate's loaders are; a subclass with an ``__iter__`` of its own is not."""
-    return any(getattr(type(loader), "__iter__", None) is known.__iter__ for known in loaded_types(MODULE, *LOADERS))
+    known: tuple[Any, ...] = loaded_types(MODULE, *LOADERS)
+    return any(getattr(type(loader), "__iter__", None) is each.__iter__ for each in known)

@@ -151,7 +151,7 @@ class TestIterable(Accelerated):
         return wrap(accelerator.prepare(plain), scenario)
 
     def test_08_metrics_count_each_sample_once(self, records):
-        """Of an iterable data set Accelerate counts the samples that fill up the last batches too, without us as well."""
+        """Of an iterable data set Accelerate counts the samples that fill up the last batches, with us or without."""
         for rank in records:
             assert rank["first"].counted == rank["own"].counted
             assert min(rank["first"].counted) >= SAMPLES
