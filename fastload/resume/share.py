@@ -9,6 +9,8 @@ from typing import Any
 from torch import distributed
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, SubsetRandomSampler
 
+from fastload.resume.frameworks import wrapping_line
+
 __all__ = ["Share", "samplers_of"]
 
 # How it is known, as error messages and states name it.
@@ -59,6 +61,7 @@ class Share:
             "sampler=torch.utils.data.DistributedSampler(dataset) to the DataLoader. If each rank's data set has "
             f"samples of its own, pass shard=({self.rank}, {self.ranks}), the rank and the number of ranks, to the "
             "PrefetchLoader; if all ranks are to see the same, shard=(0, 1)"
+            + (f". {line}" if (line := wrapping_line()) else "")
         )
 
 
