@@ -1,0 +1,32 @@
+"""Accelerate on two ranks: transforms on the device train as the same transforms on the host do."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.integrations.two_ranks import RANKS, STEPS
+
+# Both ways compute the same float32 values but for the order of sums, in which a GPU's kernel and the reference differ
+# by some 2**-22 of a value. Each step of SGD adds its difference to the weights, which 50 steps keep below 50 of them,
+# and a loss sums a few hundred products of them.
+TOLERANCE = {"rtol": 50 * 2**-22, "atol": 50 * 2**-22}
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu(2))])
+def test_samples_losses_and_weights_are_those_of_transforms_on_the_host(device, tmp_path):
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
+    command = [*launch, "-m", "tests.integrations.two_ranks", device, str(tmp_path)]
+    ended = subprocess.run(
+        command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    for rank in range(RANKS):
+        both = torch.load(tmp_path / f"{rank}.pt")
+        host, fast = both[False], both[True]
+        assert fast["numbers"] == host["numbers"] == host["own"]
+        assert len(fast["losses"]) == STEPS
+        torch.testing.assert_close(torch.tensor(fast["losses"]), torch.tensor(host["losses"]), **TOLERANCE)
+        torch.testing.assert_close(fast["weights"], host["weights"], **TOLERANCE)
