@@ -65,9 +65,9 @@ class Network(LightningModule):
         super().__init__()
         self.model = torch.nn.Sequential(
             torch.nn.Conv2d(3, 8, 3, stride=2),
-            torch.nn.ReLU(),
+            torch.nn.Tanh(),  # smooth: a ReLU's gradient jumps where a rounding moves its input across 0
             torch.nn.Conv2d(8, 16, 3, stride=2),
-            torch.nn.ReLU(),
+            torch.nn.Tanh(),
             torch.nn.Flatten(),
             torch.nn.LazyLinear(CLASSES),
         )
@@ -140,15 +140,16 @@ def test_fifty_steps_are_those_of_lightnings_own_loader(device, tmp_path):
     On a GPU pixels differ by rounding: kernel and reference agree to 2^-24 of values up to 4, relative to a spread of
     1, times the few operations of the chain: 1e-6. A step moves a weight by 0.02 times a gradient that is off in the
     same proportion, so 50 steps, each passing on the errors before it, stay below 50 * 50 / 2 times 1e-6 * 0.02 * 4,
-    which is 1e-4; losses, with gradients of norm near 1, below ten times that.
+    which is 1e-4; losses, with gradients of norm near 1, below ten times that. The first loss knows no error of weights.
     """
     ours, theirs = run(device, "fastload", tmp_path), run(device, "own", tmp_path)
     for (numbers, losses, weights), (wanted, wanted_losses, wanted_weights) in zip(ours, theirs, strict=True):
         assert numbers == wanted
         assert len(numbers) == STEPS
-        tolerance = {"rtol": 0, "atol": 0 if device == "cpu" else 1e-4}
-        torch.testing.assert_close(weights, wanted_weights, **tolerance)
-        torch.testing.assert_close(losses, wanted_losses, rtol=0, atol=10 * tolerance["atol"])
+        tolerance = 0 if device == "cpu" else 1e-4
+        torch.testing.assert_close(losses[0], wanted_losses[0], rtol=0, atol=tolerance / 10)
+        torch.testing.assert_close(weights, wanted_weights, rtol=0, atol=tolerance)
+        torch.testing.assert_close(losses, wanted_losses, rtol=0, atol=10 * tolerance)
     assert ours[0][2].equal(ours[1][2])  # the ranks' weights
     assert ours[0][0] != ours[1][0]
 
