@@ -9,7 +9,8 @@ __all__ = ["wrapping_line"]
 LINES = {
     "accelerate": "With Accelerate, wrap what it prepared: fl.PrefetchLoader(accelerator.prepare(dataloader), ...)",
     "ray": (
-        "With Ray Train, wrap what it prepared: fl.PrefetchLoader(ray.train.torch.prepare_data_loader(dataloader), ...)"
+        "With Ray Train, let the adapter prepare it: "
+        "fastload.integrations.ray.prepare_data_loader(fl.PrefetchLoader(dataloader, ...))"
     ),
     "lightning": (
         "With Lightning, give the Trainer a DataLoader, and the transform to its callback: "

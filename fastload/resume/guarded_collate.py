@@ -29,8 +29,8 @@ class GuardedCollate:
         raise RuntimeError(
             "a DataLoader was made from a PrefetchLoader's attributes, and would yield batches without its transform. "
             "Make it from the plain loader, loader.loader, and wrap it: "
-            "loader.rewrapped(accelerate.skip_first_batches(loader.loader, 2)), or "
-            "loader.rewrapped(ray.train.torch.prepare_data_loader(loader.loader)). In Lightning, use the callback "
+            "loader.rewrapped(accelerate.skip_first_batches(loader.loader, 2)). With Ray Train, use "
+            "fastload.integrations.ray.prepare_data_loader(loader); in Lightning, the callback "
             "fastload.integrations.lightning.Prefetch. For batches without the transform, pass "
             "collate_fn=loader.loader.collate_fn"
         )
