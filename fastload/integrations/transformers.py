@@ -13,9 +13,7 @@ from fastload.prefetch.slots import IN_HAND
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
-    from transformers import Trainer
-
-    Base = Trainer
+    from transformers import Trainer as Base
 else:
     Base = object
 

@@ -140,7 +140,8 @@ def test_fifty_steps_are_those_of_lightnings_own_loader(device, tmp_path):
     On a GPU pixels differ by rounding: kernel and reference agree to 2^-24 of values up to 4, relative to a spread of
     1, times the few operations of the chain: 1e-6. A step moves a weight by 0.02 times a gradient that is off in the
     same proportion, so 50 steps, each passing on the errors before it, stay below 50 * 50 / 2 times 1e-6 * 0.02 * 4,
-    which is 1e-4; losses, with gradients of norm near 1, below ten times that. The first loss knows no error of weights.
+    which is 1e-4; losses, with gradients of norm near 1, below ten times that. The first
+    loss knows no error of weights.
     """
     ours, theirs = run(device, "fastload", tmp_path), run(device, "own", tmp_path)
     for (numbers, losses, weights), (wanted, wanted_losses, wanted_weights) in zip(ours, theirs, strict=True):
