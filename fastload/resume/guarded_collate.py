@@ -28,8 +28,8 @@ class GuardedCollate:
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
         raise RuntimeError(
             "a DataLoader was made from a PrefetchLoader's attributes, and would yield batches without its transform. "
-            "Make it from the plain loader, loader.loader, and wrap it: "
-            "loader.rewrapped(accelerate.skip_first_batches(loader.loader, 2)). With Ray Train, use "
+            "Make it from the plain loader, loader.loader, and wrap it by loader.rewrapped. With Accelerate, use "
+            "fastload.integrations.accelerate.skip_first_batches(loader, 2); with Ray Train, "
             "fastload.integrations.ray.prepare_data_loader(loader); in Lightning, the callback "
             "fastload.integrations.lightning.Prefetch. For batches without the transform, pass "
             "collate_fn=loader.loader.collate_fn"

@@ -52,4 +52,4 @@ def test_boxes_of_different_canvases_are_refused():
 
 def test_a_collate_function_of_the_user_is_left_alone():
     loader = DataLoader([Mask(torch.ones(4, 4))], collate_fn=list)
-    assert fl.PrefetchLoader(loader, device="cpu").collate_fn is list
+    assert fl.PrefetchLoader(loader, device="cpu").loader.collate_fn is list

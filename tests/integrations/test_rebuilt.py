@@ -8,6 +8,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import fastload as fl
+from fastload.integrations.accelerate import skip_first_batches
 
 IMAGES = torch.zeros(16, 3, 4, 4, dtype=torch.uint8)
 
@@ -18,12 +19,12 @@ class Stream(IterableDataset):
 
 
 @pytest.mark.parametrize("data", [TensorDataset(IMAGES, torch.arange(len(IMAGES))), Stream()], ids=["map", "iterable"])
-def test_skip_first_batches_takes_the_plain_loader_and_its_result_is_wrapped(data):
+def test_accelerates_skip_first_batches_names_the_one_that_skips_within(data):
     accelerate.PartialState(cpu=True)
     loader = fl.PrefetchLoader(DataLoader(data, 4), [0.5] * 3, [0.25] * 3, device="cpu")
-    with pytest.raises(RuntimeError, match=r"accelerate\.skip_first_batches\(loader\.loader, 2\)"):
+    with pytest.raises(RuntimeError, match=r"fastload\.integrations\.accelerate\.skip_first_batches\(loader, 2\)"):
         next(iter(accelerate.skip_first_batches(loader, 2)))
-    rest = list(loader.rewrapped(accelerate.skip_first_batches(loader.loader, 2)))
+    rest = list(skip_first_batches(loader, 2))
     assert [labels.tolist() for _, labels in rest] == [[8, 9, 10, 11], [12, 13, 14, 15]]
     assert all(images.dtype is torch.float32 for images, _ in rest)
 
