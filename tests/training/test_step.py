@@ -306,7 +306,7 @@ def build(**changes):
         ({"loss_fn": 0.5}, TypeError, "callable, or None.*got 0.5"),
         ({"scaler": torch.amp.GradScaler("cpu")}, ValueError, "precision='fp16'; got precision='auto'"),
         ({"scaler": 2.0**16, "precision": "fp16"}, TypeError, "torch.amp.GradScaler, or None; got a float"),
-        ({"scheduler": "cosine"}, TypeError, "LRScheduler.*got a str"),
+        ({"scheduler": "cosine"}, TypeError, "torch.optim.lr_scheduler or timm.scheduler.*got a str"),
         (
             {"scheduler": halving(sgd(SmallNet()))},
             ValueError,
