@@ -1,4 +1,4 @@
-"""How the subjects that are sources train, on ranks that share no model: a source's ranks may have batches left over."""
+"""How the subjects that are sources train, on ranks that share no model: some ranks may have more batches."""
 
 from __future__ import annotations
 
