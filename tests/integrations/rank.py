@@ -36,6 +36,7 @@ def run(subject: type[Contract], scenario: Scenario) -> Record:
     record = Record()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        warnings.simplefilter("ignore", ResourceWarning)  # as Python does: what WebDataset leaves open is its own
         try:
             subject.train(scenario, record)
         except Exception as error:

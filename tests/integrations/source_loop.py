@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,8 +27,11 @@ def join_ranks() -> int:
     return torch.distributed.get_rank()
 
 
-def train(scenario: Scenario, record: Record, loader: Any) -> None:
-    """Train on batches of "image" and "label"; without fastload, whose files nobody has decoded, on grey images."""
+def train(scenario: Scenario, record: Record, loader: Any, set_epoch: Callable[[int], None] | None = None) -> None:
+    """Train on batches of "image" and "label"; without fastload, whose files nobody has decoded, on grey images.
+
+    ``set_epoch`` is that of the source, for a loader without fastload.
+    """
     model = Model()
     step = fl.TrainStep(
         model, torch.optim.SGD(model.parameters(), 0.1), torch.nn.CrossEntropyLoss(), accumulate=ACCUMULATE
@@ -40,10 +44,14 @@ def train(scenario: Scenario, record: Record, loader: Any) -> None:
         record.begin_epoch()
         if scenario.wrapped:
             loader.set_epoch(epoch)
+        elif set_epoch is not None:
+            set_epoch(epoch)
         counted = torch.zeros(())
         for batch in step.epoch(loader):
             labels = batch["label"]
-            images = torch.stack(batch["image"]) if scenario.wrapped else image().float().expand(len(labels), 3, 8, 8)
+            images = image().float().expand(len(labels), 3, 8, 8)
+            if scenario.wrapped:  # a list where they were files, whose sizes might differ
+                images = torch.stack(tuple(batch["image"]))
             record.saw(images, labels)
             before = step.updates
             step(images, labels)

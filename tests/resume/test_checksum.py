@@ -22,7 +22,7 @@ KINDS = {
     "half precision": lambda n: torch.full((3,), n, dtype=torch.bfloat16),
     "with a gradient": lambda n: torch.full((3,), float(n), requires_grad=True),
     "numbers": lambda n: {"label": n},
-    "text": lambda n: ["abc", f"key {n}"],
+    "after many paths": lambda n: {"path": [f"{each}.jpg" for each in range(20)], "label": torch.tensor([n])},
     "bytes": lambda n: b"abc%d" % n,
     "files": lambda n: fl.collate([jpeg(8 + n, 8)]),
     "the end of a long one": lambda n: torch.tensor([0] * 9999 + [n]),
@@ -36,7 +36,7 @@ def test_equal_batches_have_the_same_and_others_another(kind):
     assert one is not None
 
 
-@pytest.mark.parametrize("batch", [object(), [], torch.zeros(2, device="meta"), torch.eye(2).to_sparse()])
+@pytest.mark.parametrize("batch", ["a path", object(), [], torch.zeros(2, device="meta"), torch.eye(2).to_sparse()])
 def test_what_holds_no_values_at_hand_has_none(batch):
     assert checksum(batch) is None
 
