@@ -55,7 +55,10 @@ class Progress:
         self._samplers = SamplerState(loader)
         self.samplers_epoch = self._samplers.epoch
         self._batch_size = self._samplers.batch_size or 1
-        self._fetched = self._first = self.yielded = replace(first or Position(), loader=own_state(loader))
+        position = first or Position()
+        if position.loader is None:  # else it is the state just loaded, and LitData's would change if it were asked for
+            position = replace(position, loader=own_state(loader))
+        self._fetched = self._first = self.yielded = position
         self._will_be_read_again = self._fetched.loader is None and not self._samplers.has_indices
         self._is_closed = False
         self._changed = Condition()  # of the two above
