@@ -23,7 +23,7 @@ test-long: .venv/dev
 	.venv/bin/python -m pytest -n $(PROCESSES) --dist loadgroup -m long
 
 test-integrations: .venv/integrations
-	.venv/bin/python -m pytest -n $(PROCESSES) --dist loadfile tests/integrations
+	.venv/bin/python -m pytest -n $(PROCESSES) --dist loadfile fastload/integrations tests/integrations
 
 test-gpu:
 	$(PYTHON) -m pytest -m gpu
