@@ -40,11 +40,13 @@ lint: .venv/dev
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
-.venv/%: pyproject.toml
-	$(PYTHON) -m venv .venv
-	.venv/bin/python -m pip install --quiet --upgrade pip
-	.venv/bin/python -m pip install --quiet --editable ".[$*]"
+.venv/%: pyproject.toml .venv/bin/uv
+	.venv/bin/uv pip install --quiet --python .venv --editable ".[$*]"
 	touch $@
+
+.venv/bin/uv:
+	$(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install --quiet uv
 
 clean:
 	rm -rf .venv
