@@ -73,7 +73,7 @@ class TestRayData(Contract):
     @staticmethod
     def train(scenario: Scenario, record: Record) -> None:
         if not ray.is_initialized():
-            ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+            ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, _system_config={"worker_niceness": 0})
             ray.data.DataContext.get_current().enable_progress_bars = False
             ray.data.DataContext.get_current().execution_options.preserve_order = True
         data = ray.data.from_items([{"image": jpeg(), "label": number} for number in range(SAMPLES)]).materialize()

@@ -30,6 +30,7 @@ def home(tmp_path_factory) -> Path:
     ray.init(
         num_cpus=2,
         include_dashboard=False,
+        _system_config={"worker_niceness": 0},  # by default the tests beside these leave Ray's workers no processor
         log_to_driver=False,
         runtime_env={"env_vars": {"PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"}},
     )
