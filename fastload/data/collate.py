@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch.utils.data import default_collate, get_worker_info
+from torch.utils.data import default_collate
 
 from fastload.arguments import flag, integer
-from fastload.data.encoded import ALIGNMENT, CHANNELS, EncodedImages, Kind
+from fastload.data.encoded import EncodedImages
 from fastload.data.files import is_file, name, read
 from fastload.data.image_fields import described, find_files, stated_files
-from fastload.data.jpeg_header import scan
-from fastload.data.pixels import UndecodableError, jpeg_pixels, most_pixels, pixels, refuse_beyond, values
-from fastload.data.shared_memory import Shared
+from fastload.data.packing import MOST_DECODED, pack
+from fastload.data.pixels import UndecodableError, values
 from fastload.structure.field import Rule, checked_rule
 from fastload.structure.loaded_types import is_vision
 from fastload.structure.targets import TARGETS
@@ -26,8 +23,6 @@ from fastload.structure.tree import ATOMS, Path, children_of, name_of, with_chil
 
 __all__ = ["collate"]
 
-# Of the pixels of one batch: 256 images of 22 megapixels. ImageNet's batches of 256 have 0.15 GB.
-MOST_DECODED = 16 * 2**30
 TARGET_NAMES = {"boxes", "masks", "keypoints"}  # as in the targets of torchvision's detection models
 OF_NO_OBJECTS = {"image_id"}  # what torchvision's wrapped CocoDetection yields for an image without objects
 LISTED_NAMES = ("bbox", "bboxes")  # of COCO's and Hugging Face's annotations, as lists with an entry a box
@@ -211,46 +206,10 @@ def _masks(files: Sequence[Any], *, most_bytes: int) -> list[torch.Tensor]:
     return masks
 
 
-class _Content(NamedTuple):
-    """What the block holds of a file, and its row of the table."""
-
-    data: bytes | NDArray[np.uint8]
-    height: int = 0
-    width: int = 0
-    kind: Kind = Kind.BAD
-    problem: str = ""
-
-    @property
-    def bytes_of_batch(self) -> int:
-        """What it takes of the bytes that a batch may have: those of the file or of its pixels, if they are more."""
-        return max(len(self.data), CHANNELS * self.height * self.width)
-
-
 def _pack(files: Sequence[Any], *, decode: bool, most_bytes: int) -> EncodedImages:
-    contents: list[_Content] = []
-    for index, file in enumerate(files):
-        content = _content(file, index, decode=decode, most_bytes=most_bytes)
-        most_bytes -= content.bytes_of_batch
-        contents.append(content)
-    lengths = np.array([len(content.data) for content in contents])
-    ends = np.cumsum(-(-lengths // ALIGNMENT) * ALIGNMENT)
-    offsets = np.where(lengths, np.append(0, ends[:-1]), 0)
-    block = _empty(max(int(ends[-1]), ALIGNMENT))
-    memory = (block.block if isinstance(block, Shared) else block).numpy()
-    for offset, length, content in zip(offsets.tolist(), lengths.tolist(), contents, strict=True):
-        memory[offset : offset + length] = np.frombuffer(content.data, np.uint8)
-    rows = [(content.height, content.width, content.kind) for content in contents]
-    table = torch.from_numpy(np.column_stack([offsets, lengths, rows]))
-    problems = {index: content.problem for index, content in enumerate(contents) if content.kind == Kind.BAD}
-    return EncodedImages(block, table, [name(file, index) for index, file in enumerate(files)], problems)
-
-
-def _content(file: Any, index: int, *, decode: bool, most_bytes: int) -> _Content:
-    _check_file(file, index)
-    try:
-        return _content_of(read(file), decode=decode, most_bytes=most_bytes)
-    except (OSError, UndecodableError) as error:
-        return _Content(b"", problem=str(error))
+    for sample, file in enumerate(files):
+        _check_file(file, sample)
+    return pack(files, decode=decode, most_bytes=most_bytes)
 
 
 def _check_file(file: Any, index: int) -> None:
@@ -259,24 +218,3 @@ def _check_file(file: Any, index: int) -> None:
             f"sample {index} has no file where the first of its batch has one: {described(file)}. It must be bytes, a "
             "path, or a uint8 tensor or array of one dimension"
         )
-
-
-def _content_of(data: bytes, *, decode: bool, most_bytes: int) -> _Content:
-    header = scan(data)
-    if header is None or header.height * header.width > most_pixels():
-        decoded = pixels(data, most_bytes)
-    else:
-        undecoded = _Content(data, *header, Kind.JPEG)
-        refuse_beyond(most_bytes, undecoded.bytes_of_batch)
-        if not decode:
-            return undecoded
-        decoded = jpeg_pixels(data)
-    height, width, _ = decoded.shape
-    return _Content(decoded.reshape(-1), height, width, Kind.PIXELS)
-
-
-def _empty(size: int) -> torch.Tensor | Shared:
-    """Memory for the block; in a worker it is shared with the training process."""
-    if get_worker_info() is None or not hasattr(os, "memfd_create"):  # shared on Linux only
-        return torch.empty(size, dtype=torch.uint8)
-    return Shared(size)
