@@ -26,6 +26,9 @@ from fastload.transforms.foreign import Photometric
 from fastload.transforms.key import Key
 from fastload.transforms.mix import CutMix, MixUp, MixUpCutMix
 from fastload.transforms.normalize import Normalize
+from fastload.transforms.random_apply import RandomApply
+from fastload.transforms.random_choice import RandomChoice
+from fastload.transforms.random_order import RandomOrder
 from fastload.transforms.resize import Resize
 from fastload.transforms.sharpness import RandomAdjustSharpness
 from fastload.transforms.transform import Transform
@@ -46,13 +49,16 @@ __all__ = [
     "Photometric",
     "RandAugment",
     "RandomAdjustSharpness",
+    "RandomApply",
     "RandomAutocontrast",
+    "RandomChoice",
     "RandomCrop",
     "RandomEqualize",
     "RandomErasing",
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
+    "RandomOrder",
     "RandomPosterize",
     "RandomResizedCrop",
     "RandomSolarize",

@@ -9,13 +9,13 @@ from numbers import Real
 import numpy as np
 import torch
 
-from fastload.arguments import integer, interval, number
+from fastload.arguments import integer, interval, number, probability
 from fastload.kernels.spec import Op
 from fastload.transforms.key import Key
 from fastload.transforms.lazy import LazyImages
-from fastload.transforms.random_apply import RandomApply
 from fastload.transforms.sampling import between
 from fastload.transforms.transform import Transform
+from fastload.transforms.with_probability import WithProbability
 
 __all__ = [
     "ColorJitter",
@@ -47,6 +47,7 @@ class ColorJitter(Transform):
         brightness, contrast, saturation: least and greatest factor, or x for ``max(0, 1 - x)`` to ``1 + x``; uniform.
             Factor 0 gives black, uniform grey, or no colour; factor 1 the original.
         hue: least and greatest shift in turns of the colour wheel, from -0.5 to 0.5, or x for -x to x; uniform.
+        p: probability that an image is changed.
 
     Raises:
         TypeError: an argument is neither a number nor two numbers.
@@ -54,7 +55,12 @@ class ColorJitter(Transform):
     """
 
     def __init__(
-        self, brightness: Range = None, contrast: Range = None, saturation: Range = None, hue: Range = None
+        self,
+        brightness: Range = None,
+        contrast: Range = None,
+        saturation: Range = None,
+        hue: Range = None,
+        p: float = 1.0,
     ) -> None:
         given = {
             Op.BRIGHTNESS: _factor_range("brightness", brightness),
@@ -63,13 +69,19 @@ class ColorJitter(Transform):
             Op.HUE: _hue_range("hue", hue),
         }
         self.ranges = {op: bounds for op, bounds in given.items() if bounds is not None}
+        self.p = probability(p)
 
     def __repr__(self) -> str:
-        return f"ColorJitter({', '.join(f'{op.name.lower()}={bounds}' for op, bounds in self.ranges.items())})"
+        ranges = [f"{op.name.lower()}={bounds}" for op, bounds in self.ranges.items()]
+        return f"ColorJitter({', '.join([*ranges, *[f'p={self.p}'] * (self.p < 1)])})"
 
     def sample(self, sizes: torch.Tensor, key: Key) -> torch.Tensor:
         """Each image's S operations in order, float32 (N, S, 2): code (``Op``) and amount."""
-        return self.ops(key.uniform(len(sizes), max(2, self.numbers)))
+        drawn = key.uniform(len(sizes), max(2, self.numbers + (self.p < 1)))
+        ops = self.ops(drawn)
+        if self.p < 1:
+            ops[drawn[:, self.numbers] >= self.p] = Op.NONE
+        return ops
 
     @property
     def numbers(self) -> int:
@@ -91,7 +103,7 @@ class ColorJitter(Transform):
             work.colour(parameters)
 
 
-class _RandomColour(RandomApply):
+class _RandomColour(WithProbability):
     """One colour operation, applied to each image with probability ``p``."""
 
     op: Op

@@ -19,7 +19,7 @@ from fastload.transforms.lazy import LazyImages
 from fastload.transforms.normalize import Normalize
 from fastload.transforms.transform import Transform
 
-__all__ = ["Compose"]
+__all__ = ["Compose", "numbered"]
 
 Step = Callable[..., Any]
 HALVES = (torch.float16, torch.bfloat16)
@@ -107,8 +107,8 @@ class Compose(Transform):
             warnings.warn(remark, UserWarning, stacklevel=2)
 
     def _groups(self) -> Iterator[tuple[bool, list[tuple[int, Any]]]]:
-        """Neighbours that share passes, or that do not: whether they do, and the transforms with their indices."""
-        for shares, group in groupby(enumerate(self.transforms), key=lambda member: _shares_passes(member[1])):
+        """Neighbours that share passes, or that do not: whether they do, and the transforms with their draws."""
+        for shares, group in groupby(numbered(self.transforms), key=lambda member: _shares_passes(member[1])):
             yield shares, list(group)
 
     def _run_together(self, batch: Batch, key: Key, members: list[tuple[int, Any]]) -> None:
@@ -117,11 +117,25 @@ class Compose(Transform):
             for draw, transform in members:
                 transform.record(work, transform.sample(work.sizes, key.for_draw(draw)))
 
-    def sample(self, sizes: torch.Tensor, key: Key) -> None:  # noqa: ARG002  (each of its transforms samples)
-        return None
+    @property
+    def draw_count(self) -> int:
+        return sum(getattr(transform, "draw_count", 1) for transform in self.transforms)
 
-    def record(self, work: LazyImages, parameters: Any) -> None:  # noqa: ARG002
-        raise TypeError("a Compose records no work: its transforms do, in run()")
+    def sample(self, sizes: torch.Tensor, key: Key) -> Key:  # noqa: ARG002
+        """The key: each transform samples when its turn comes, for the sizes that images have by then."""
+        return key
+
+    def record(self, work: LazyImages, parameters: Key) -> None:
+        """Record all transforms, as a container of this one asks for."""
+        for draw, transform in numbered(self.transforms, parameters.draw):
+            transform.record(work, transform.sample(work.sizes, parameters.for_draw(draw)))
+
+
+def numbered(transforms: Sequence[Step], first: int = 0) -> Iterator[tuple[int, Any]]:
+    """Transforms with the index of the first draw of each, so that no two draw the same."""
+    for transform in transforms:
+        yield first, transform
+        first += getattr(transform, "draw_count", 1)
 
 
 def _shares_passes(transform: Step) -> bool:

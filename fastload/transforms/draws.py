@@ -12,6 +12,7 @@ from fastload.transforms.normalize import Normalize
 from fastload.transforms.random_apply import RandomApply
 from fastload.transforms.resize import Resize
 from fastload.transforms.transform import Transform
+from fastload.transforms.with_probability import WithProbability
 
 __all__ = ["draws"]
 
@@ -28,5 +29,7 @@ def draws(transform: Any) -> bool:
     if isinstance(transform, Compose):
         return any(map(draws, transform.transforms))
     if isinstance(transform, RandomApply):
+        return transform.p > 0 and (transform.p < 1 or any(map(draws, transform.transforms)))
+    if isinstance(transform, WithProbability):
         return 0 < transform.p < 1
     return isinstance(transform, Transform) and not isinstance(transform, NEVER)

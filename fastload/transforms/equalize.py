@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 
 from fastload.transforms.lazy import LazyImages
-from fastload.transforms.random_apply import RandomApply
+from fastload.transforms.with_probability import WithProbability
 
 __all__ = ["RandomEqualize"]
 
 
-class RandomEqualize(RandomApply):
+class RandomEqualize(WithProbability):
     """Equalise the histogram of each channel of an image, with probability ``p``.
 
     >>> RandomEqualize(p=1.0)(torch.full((1, 3, 4, 4), 7, dtype=torch.uint8)).unique()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 
 from fastload.transforms.lazy import LazyImages
-from fastload.transforms.random_apply import RandomApply
+from fastload.transforms.with_probability import WithProbability
 
 __all__ = ["RandomHorizontalFlip", "RandomVerticalFlip"]
 
 
-class RandomHorizontalFlip(RandomApply):
+class RandomHorizontalFlip(WithProbability):
     """Mirror each image left to right with probability ``p``.
 
     >>> RandomHorizontalFlip(p=1.0)(torch.tensor([[[[1, 2, 3]]]], dtype=torch.uint8))
@@ -26,7 +26,7 @@ class RandomHorizontalFlip(RandomApply):
         work.flip(horizontal=parameters)
 
 
-class RandomVerticalFlip(RandomApply):
+class RandomVerticalFlip(WithProbability):
     """Mirror each image top to bottom with probability ``p``.
 
     >>> RandomVerticalFlip(p=1.0)(torch.tensor([[[[1.0], [2.0]]]]))

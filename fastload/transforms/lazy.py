@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,9 +17,10 @@ from fastload.structure.tree import Tree
 from fastload.transforms.fill import Fill
 from fastload.transforms.geometry import Geometry, Movement, Pixels, Size, Step, rows_of, size_of
 
-__all__ = ["LazyImages", "Normalization"]
+__all__ = ["LazyImages", "Normalization", "one_size"]
 
 BLACK = Fill(images=0.0, masks=0.0)
+UNMOVED = torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 0.0])  # a row of an affine map for x, and one for y
 
 
 class LazyImages:
@@ -54,6 +56,7 @@ class LazyImages:
         self.moves: list[Movement] = []
         self.mixes: list[Callable[[Tree], Tree]] = []
         self._sizes = rows_of(size_of(images), len(images))
+        self._chosen: np.ndarray | None = None  # of the samples, those that what is recorded changes
         self._clear()
 
     def _clear(self) -> None:
@@ -75,21 +78,40 @@ class LazyImages:
 
     # What transforms record
 
+    @contextmanager
+    def only(self, chosen: np.ndarray) -> Iterator[None]:
+        """Change the samples ``chosen``, bool (N,), by what is recorded in this context, and leave the others.
+
+        >>> images = LazyImages(torch.tensor([[[[0, 255]]], [[[0, 255]]]], dtype=torch.uint8))
+        >>> with images.only(np.array([True, False])):
+        ...     images.flip(horizontal=torch.tensor([True, True]))
+        >>> images.result().flatten(1)
+        tensor([[255,   0],
+                [  0, 255]], dtype=torch.uint8)
+        """
+        outer = self._chosen
+        self._chosen = chosen if outer is None else outer & chosen
+        try:
+            yield
+        finally:
+            self._chosen = outer
+
     def crop_resize(self, boxes: torch.Tensor, size: Size, interpolation: str = "bilinear") -> None:
         """Cut ``boxes``, int32 (N, 4): top, left, height, width, and resize them to ``size``, one for all or (N, 2)."""
-        each, size = self._each(boxes).numpy(), size if isinstance(size, tuple) else self._each(size)
+        if self._chosen is not None:
+            size = one_size(self._or_else(rows_of(size, len(boxes)), self.sizes))
+        each = self._each(self._or_else(boxes, self._whole())).numpy()
+        size = size if isinstance(size, tuple) else self._each(size)
         self._flush_unless(lambda geometry: geometry.takes_crop_resize(interpolation))
         self._move(lambda geometry: geometry.crop_resize(each, size, interpolation))
 
     def crop(self, boxes: torch.Tensor, fill: Fill = BLACK) -> None:
         """Cut ``boxes``, int32 (N, 4), of one size or several; outside of the image the value is ``fill``."""
-        cut = self._each(boxes).numpy()
+        cut = self._each(self._or_else(boxes, self._whole())).numpy()
         value = self._in_units(fill.images or 0.0)
         inside = bool((cut[:, :2] >= 0).all() and (cut[:, :2] + cut[:, 2:] <= self._sizes.numpy()).all())
         self._flush_unless(lambda geometry: inside or not geometry.is_cropped)
-        sides = cut[:, 2:].astype(np.int64)
-        same = bool((sides == sides[:1]).all())
-        size = (int(sides[0, 0]), int(sides[0, 1])) if same else torch.from_numpy(sides)
+        size = one_size(torch.from_numpy(cut[:, 2:].astype(np.int64)))
         self._move(lambda geometry: geometry.crop(cut, size, value), fill.masks)
 
     def flip(self, horizontal: torch.Tensor | None = None, vertical: torch.Tensor | None = None) -> None:
@@ -97,14 +119,17 @@ class LazyImages:
         if self._erase is not None or self._mix is not None:
             self.flush()
         # Colours and normalisation do not depend on the place, so a flip may join them in one pass.
-        x, y = (None if chosen is None else self._each(chosen).numpy() for chosen in (horizontal, vertical))
+        x, y = (
+            None if chosen is None else self._each(self._or_else(chosen, False)).numpy()
+            for chosen in (horizontal, vertical)
+        )
         self._move(lambda geometry: geometry.flip(x, y))
 
     def colour(self, ops: torch.Tensor) -> None:
         """Apply colour operations in order, float32 (N, S, 2): each a code (``Op``) and an amount."""
         if self._normalization is not None or self._erase is not None or self._mix is not None:
             self.flush()
-        self._ops.append(self._each(ops))
+        self._ops.append(self._each(self._or_else(ops, Op.NONE)))
 
     def normalize(
         self,
@@ -115,6 +140,7 @@ class LazyImages:
         full_scale: float = 1.0,
     ) -> None:
         """``(value - mean) / std`` for each channel; floating-point images lie in 0 to ``full_scale``."""
+        self._refuse_choice("normalised")
         if not (self.dtype is torch.uint8 or self.dtype.is_floating_point):
             raise TypeError(f"images must be uint8 (0 to 255) or floating-point (0 to 1); got {self.dtype}")
         if len(mean) != self._channel_count:
@@ -151,10 +177,13 @@ class LazyImages:
         count = self._channel_count
         if not {len(scale), len(bias)} <= {1, count}:
             raise ValueError(f"value must be one number, or one for each of {count} channels; got {len(bias)} numbers")
-        self._erase = Erase(self._each(boxes), self._each(seeds), _channels(scale, count), _channels(bias, count))
+        self._erase = Erase(
+            self._each(self._or_else(boxes, 0)), self._each(seeds), _channels(scale, count), _channels(bias, count)
+        )
 
     def mix(self, mix: Mix, labels: Callable[[Tree], Tree]) -> None:
         """Mix each image with its partner; ``labels`` is a function that mixes the labels of their batch."""
+        self._refuse_choice("mixed")
         if self.frames > 1:
             raise TypeError(f"MixUp and CutMix take images (N, C, H, W); got videos of {self.frames} frames")
         if self._mix is not None:
@@ -167,6 +196,7 @@ class LazyImages:
     def warp(self, matrices: torch.Tensor, interpolation: str = "nearest", fill: Fill = BLACK) -> None:
         """Map each image by an inverse affine matrix about its centre, float32 (N, 6): a row for x and one for y."""
         self.flush_batch()
+        matrices = self._or_else(matrices, UNMOVED)
         value = None if fill.images is None else self._in_units(fill.images)
         self._step("warp", self._each(matrices), interpolation=interpolation, fill=value)
         self.moves.append(Movement(self.sizes, self.sizes, warp=matrices, fill=fill.masks))
@@ -174,17 +204,17 @@ class LazyImages:
     def blur(self, sigmas: torch.Tensor, kernel_size: int) -> None:
         """Blur each image by a Gaussian of its sigma in pixels, float32 (N,); 0 leaves it unchanged."""
         self.flush_batch()
-        self._step("blur", self._each(sigmas), kernel_size)
+        self._step("blur", self._each(self._or_else(sigmas, 0)), kernel_size)
 
     def sharpen(self, factors: torch.Tensor) -> None:
         """Change each image's sharpness by its factor, float32 (N,); 1 leaves it unchanged."""
         self.flush_batch()
-        self._step("sharpen", self._each(factors))
+        self._step("sharpen", self._each(self._or_else(factors, 1)))
 
     def equalize(self, chosen: torch.Tensor) -> None:
         """Equalise the histograms of the images ``chosen``, bool (N,)."""
         self.flush_batch()
-        self._step("equalize", self._each(chosen))
+        self._step("equalize", self._each(self._or_else(chosen, False)))
 
     # How it is done
 
@@ -335,6 +365,23 @@ class LazyImages:
     def _each(self, parameters: torch.Tensor) -> torch.Tensor:
         return parameters.repeat_interleave(self.frames, 0) if self.frames > 1 else parameters
 
+    def _or_else(self, parameters: torch.Tensor, identity: torch.Tensor | float) -> torch.Tensor:
+        """``parameters`` of the chosen samples, and ``identity`` for the others."""
+        if self._chosen is None:
+            return parameters
+        others = identity.numpy() if isinstance(identity, torch.Tensor) else identity
+        chosen = self._chosen.reshape(-1, *[1] * (parameters.ndim - 1))
+        each = np.where(chosen, parameters.numpy(), others).astype(parameters.numpy().dtype, copy=False)
+        return torch.from_numpy(each)
+
+    def _whole(self) -> torch.Tensor:
+        """The box of each sample that is all of it, int32 (N, 4)."""
+        return torch.cat([torch.zeros_like(self.sizes), self.sizes], dim=1).int()
+
+    def _refuse_choice(self, done: str) -> None:
+        if self._chosen is not None:
+            raise TypeError(f"all images of a batch are {done}, or none: put the transform behind RandomApply")
+
     def _flush_unless(self, fits: Callable[[Geometry], bool]) -> None:
         """Begin another pass unless a crop can still join this one: nothing came after geometry, which ``fits``."""
         later = self._ops or self._normalization or self._erase or self._mix
@@ -364,6 +411,12 @@ class Normalization:
     bias: tuple[float, ...]
     dtype: torch.dtype
     memory_format: torch.memory_format
+
+
+def one_size(sizes: torch.Tensor) -> Size:
+    """Heights and widths, int64 (N, 2), as one size if they are alike."""
+    same = len(sizes) > 0 and bool((sizes == sizes[:1]).all())
+    return (int(sizes[0, 0]), int(sizes[0, 1])) if same else sizes
 
 
 def _channels(values: tuple[float, ...], like: int | tuple[float, ...]) -> tuple[float, ...]:

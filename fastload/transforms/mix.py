@@ -19,7 +19,7 @@ from fastload.transforms.key import Key
 from fastload.transforms.lazy import LazyImages
 from fastload.transforms.transform import Transform
 
-__all__ = ["CutMix", "MixUp", "MixUpCutMix", "Mixture", "soft_labels"]
+__all__ = ["CutMix", "MixUp", "MixUpCutMix", "Mixing", "Mixture", "soft_labels"]
 
 Box = tuple[int, int, int, int]
 
@@ -37,7 +37,7 @@ class Mixture:
     own: torch.Tensor
 
 
-class _Mixing(Transform):
+class Mixing(Transform):
     """Base of MixUp and CutMix: each image's partner is the one before it; one draw is used for the whole batch."""
 
     def __init__(self, num_classes: int | None, label_smoothing: float, labels_getter: LabelsGetter) -> None:
@@ -103,7 +103,7 @@ class _Mixing(Transform):
         return torch.lerp(soft[partners.long()], soft, own[:, None])
 
 
-class MixUp(_Mixing):
+class MixUp(Mixing):
     """Blend each image with the one before it in the batch, and their labels with the same weights.
 
     >>> images = torch.tensor([0.0, 1.0]).view(2, 1, 1, 1)
@@ -151,7 +151,7 @@ class MixUp(_Mixing):
         return _mix_up(generator, self.alpha)
 
 
-class CutMix(_Mixing):
+class CutMix(Mixing):
     """Paste a box of the previous image of the batch into each image, and mix their labels by area.
 
     >>> images = torch.tensor([0.0, 1.0]).view(2, 1, 1, 1).expand(2, 1, 8, 8)
@@ -194,7 +194,7 @@ class CutMix(_Mixing):
         return _cut_mix(generator, self.alpha, height, width)
 
 
-class MixUpCutMix(_Mixing):
+class MixUpCutMix(Mixing):
     """``MixUp`` or ``CutMix``, chosen at random for each batch, as in the recipes of DeiT and timm.
 
     >>> MixUpCutMix(num_classes=1000)

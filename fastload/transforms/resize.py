@@ -9,7 +9,7 @@ import torch
 
 from fastload.arguments import antialiased, integer, interpolation_name, sides
 from fastload.transforms.key import Key
-from fastload.transforms.lazy import LazyImages
+from fastload.transforms.lazy import LazyImages, one_size
 from fastload.transforms.transform import Transform
 
 __all__ = ["Resize"]
@@ -82,9 +82,7 @@ class Resize(Transform):
 
     def record(self, work: LazyImages, parameters: torch.Tensor) -> None:
         boxes = torch.cat([torch.zeros_like(work.sizes), work.sizes], dim=1).int()
-        same = len(parameters) > 0 and bool((parameters == parameters[:1]).all())
-        size = (int(parameters[0, 0]), int(parameters[0, 1])) if same else parameters
-        work.crop_resize(boxes, size, self.interpolation)
+        work.crop_resize(boxes, one_size(parameters), self.interpolation)
 
 
 def _side_or_sides(size: int | Sequence[int] | None) -> int | tuple[int, int] | None:

@@ -6,12 +6,12 @@ import torch
 
 from fastload.arguments import number
 from fastload.transforms.lazy import LazyImages
-from fastload.transforms.random_apply import RandomApply
+from fastload.transforms.with_probability import WithProbability
 
 __all__ = ["RandomAdjustSharpness"]
 
 
-class RandomAdjustSharpness(RandomApply):
+class RandomAdjustSharpness(WithProbability):
     """Change the sharpness of each image with probability ``p``.
 
     >>> RandomAdjustSharpness(2, p=1.0)(torch.full((1, 3, 4, 4), 7, dtype=torch.uint8)).unique()

@@ -48,6 +48,11 @@ class Transform(ABC):
             TypeError, ValueError: of what is refused.
         """
 
+    @property
+    def draw_count(self) -> int:
+        """How many values of ``Key.draw`` it takes, from its key's on."""
+        return 1
+
     @abstractmethod
     def sample(self, sizes: torch.Tensor, key: Key) -> Any:
         """The parameters for images of ``sizes``, int64 (N, 2), on the CPU; None if there are none."""

@@ -1,0 +1,85 @@
+"""``Container``: base of transforms that apply others to some of the images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fastload.structure.tree import Tree
+from fastload.transforms.compose import Compose, numbered
+from fastload.transforms.decode import DecodeJpeg
+from fastload.transforms.key import Key
+from fastload.transforms.lazy import LazyImages
+from fastload.transforms.mix import Mixing
+from fastload.transforms.normalize import Normalize
+from fastload.transforms.transform import Transform
+
+__all__ = ["Choice", "Container"]
+
+OF_THE_BATCH = (DecodeJpeg, Mixing, Normalize)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a container draws for a batch.
+
+    Attributes:
+        drawn: which transforms each image gets; its form is the container's.
+        key: of the container, from which its transforms draw.
+    """
+
+    drawn: np.ndarray
+    key: Key
+
+
+class Container(Transform):
+    """Base of transforms that apply others, each to some of the images.
+
+    Raises:
+        TypeError: ``transforms`` is no list of transforms of ``fastload.transforms``, or one of them takes the batch as
+            a whole.
+    """
+
+    def __init__(self, transforms: Sequence[Transform]) -> None:
+        name = type(self).__name__
+        if not isinstance(transforms, Iterable) or isinstance(transforms, Compose):
+            raise TypeError(f"transforms must be a list of transforms; got {transforms!r}: write [{transforms!r}]")
+        self.transforms = list(transforms)
+        if not self.transforms:
+            raise ValueError(f"transforms of {name} must be at least one; got []")
+        for transform in self.transforms:
+            _check(name, transform)
+
+    @property
+    def draw_count(self) -> int:
+        return 1 + sum(transform.draw_count for transform in self.transforms)
+
+    def check(self, tree: Tree) -> None:
+        for transform in self.transforms:
+            transform.check(tree)
+
+    def _members(self, key: Key) -> Iterator[tuple[Transform, Key]]:
+        """The transforms, each with a key of its own."""
+        for draw, transform in numbered(self.transforms, key.draw + 1):
+            yield transform, key.for_draw(draw)
+
+    @staticmethod
+    def _apply(work: LazyImages, transform: Transform, key: Key, chosen: np.ndarray) -> None:
+        """Record ``transform`` for the images ``chosen``, bool (N,)."""
+        if chosen.any():
+            with work.only(chosen):
+                transform.record(work, transform.sample(work.sizes, key))
+
+
+def _check(name: str, transform: Any) -> None:
+    for each in transform.transforms if isinstance(transform, Compose) else [transform]:
+        if not isinstance(each, Transform):
+            raise TypeError(
+                f"{name} takes transforms of fastload.transforms, which draw for each image; got {each!r}: apply it in "
+                f"the data set, or beside {name} in T.Compose"
+            )
+        if isinstance(each, OF_THE_BATCH):
+            raise TypeError(f"{type(each).__name__} is for all images of a batch: put it beside {name}, not in it")
