@@ -10,6 +10,8 @@
 from fastload import data, kernels, transforms
 from fastload.data.collate import collate
 from fastload.loader import PrefetchLoader
+from fastload.offload.offload import offload
+from fastload.offload.split import Split, split
 from fastload.prefetch.static import Static
 from fastload.training.evaluation import evaluate
 from fastload.training.memory import StageMemory
@@ -17,6 +19,7 @@ from fastload.training.step import StepOutput, TrainStep
 
 __all__ = [
     "PrefetchLoader",
+    "Split",
     "StageMemory",
     "Static",
     "StepOutput",
@@ -25,6 +28,8 @@ __all__ = [
     "data",
     "evaluate",
     "kernels",
+    "offload",
+    "split",
     "transforms",
 ]
 

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from timm.data.loader import create_loader as create_timm_loader
 from timm.data.mixup import FastCollateMixup
-from timm.data.random_erasing import RandomErasing
 
 from fastload.loader import PrefetchLoader
+from fastload.offload.timm import erasing
 from fastload.transforms import Compose, Normalize
-from fastload.transforms import RandomErasing as FastRandomErasing
 
 __all__ = ["TimmLoader", "create_loader"]
 
@@ -78,7 +77,7 @@ def create_loader(
     mean, std = (_per_channel(settings[name], channels) for name in ("mean", "std"))
     steps: list[Any] = [Normalize(mean, std, dtype=theirs.img_dtype, memory_format=memory_format)]
     if theirs.random_erasing is not None:
-        steps.append(_erasing(theirs.random_erasing))
+        steps.append(erasing(theirs.random_erasing))
     return TimmLoader(
         theirs.loader, transform=Compose(steps), device=theirs.device, depth=depth, static=static, seed=seed
     )
@@ -87,21 +86,3 @@ def create_loader(
 def _per_channel(values: Sequence[float], channels: int) -> Sequence[float]:
     """Statistics of a model with other channels are averaged, as timm does."""
     return values if len(values) == channels else (sum(values) / len(values),) * channels
-
-
-def _erasing(theirs: RandomErasing) -> FastRandomErasing:
-    """The same erasing: boxes are drawn alike, from fastload's random numbers.
-
-    Raises:
-        ValueError: fastload has no such erasing.
-    """
-    if theirs.rand_color or theirs.max_count != 1 or theirs.num_splits > 1:
-        mode = "rand" if theirs.rand_color else "pixel" if theirs.per_pixel else "const"
-        raise ValueError(
-            "fastload erases one box of each image, with re_mode='const' or 'pixel', re_count=1 and re_split=False; "
-            f"got re_mode={mode!r}, re_count={theirs.max_count} and splits={theirs.num_splits}: pass re_prob=0 and "
-            "erase in your own transform, or use timm's create_loader"
-        )
-    ratio = tuple(torch.tensor(theirs.log_aspect_ratio, dtype=torch.float64).exp().tolist())
-    value = "random" if theirs.per_pixel else 0.0
-    return FastRandomErasing(theirs.probability, (theirs.min_area, theirs.max_area), ratio, value)

@@ -1,0 +1,101 @@
+"""What becomes of a ``Compose`` of Albumentations, which is called by keyword with arrays (H, W, C)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from fastload import transforms
+from fastload.offload.step import Step, Targets
+
+__all__ = ["parts"]
+
+BYTES = 255.0
+NO_PEER = "fastload has none like it"
+CV2 = "OpenCV resizes without antialiasing"
+
+
+def parts(compose: Any, targets: Targets) -> tuple[Any, list[Any], tuple[Step, ...]]:
+    """The worker's part, the device's transforms and the table of an Albumentations ``Compose``.
+
+    Raises:
+        TypeError: it is another object than a ``Compose``.
+    """
+    if type(compose).__name__ != "Compose":
+        raise TypeError(f"of Albumentations, a Compose can be split; got {type(compose).__name__}: Compose([...])")
+    steps = list(compose.transforms)
+    refused = _why_not(compose, targets)
+    outcomes = [refused or _outcome(step) for step in steps]
+    last = max((place for place, outcome in enumerate(outcomes) if isinstance(outcome, str)), default=-1)
+    moved = [outcome for outcome in outcomes[last + 1 :] if outcome is not None]
+    table = tuple(
+        Step(
+            type(step).__name__,
+            "worker" if place <= last else "device",
+            outcome if isinstance(outcome, str) else "comes before one that stays" if place <= last else "",
+        )
+        for place, (step, outcome) in enumerate(zip(steps, outcomes, strict=True))
+    )
+    if last < 0:
+        return None, moved, table
+    kept = copy.deepcopy(steps[: last + 1])  # a Compose gives its steps random numbers of its own
+    return type(compose)(kept, seed=getattr(compose, "seed", None)), moved, table
+
+
+def _why_not(compose: Any, targets: Targets) -> str:
+    """Why no step can move; empty if some may."""
+    if targets is not Targets.NONE:
+        return "masks, boxes or keypoints are passed"
+    if getattr(compose, "processors", None) or getattr(compose, "additional_targets", None):
+        return "has parameters for boxes, keypoints or other targets"
+    return "" if compose.p == 1 else f"p={compose.p} of the whole"
+
+
+def _outcome(step: Any) -> Any:
+    """A transform of fastload, None if nothing is left to do, or the reason why the step stays."""
+    translate = TRANSLATIONS.get(type(step).__name__)
+    if translate is None:
+        return NO_PEER
+    try:
+        return translate(step)
+    except (TypeError, ValueError) as error:  # fastload's own refusal of an argument
+        return str(error)
+
+
+def _always(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda step: make(step) if step.p == 1 else f"p={step.p}, so that sizes or values would differ"
+
+
+def _normalize(step: Any) -> Any:
+    if step.normalization != "standard" or step.max_pixel_value != BYTES:
+        return f"normalization={step.normalization!r}, max_pixel_value={step.max_pixel_value}"
+    return transforms.Normalize(list(map(float, step.mean)), list(map(float, step.std)))
+
+
+def _random_crop(step: Any) -> Any:
+    return "pads" if step.pad_if_needed else transforms.RandomCrop((step.height, step.width))
+
+
+def _center_crop(step: Any) -> Any:
+    return "pads" if step.pad_if_needed else transforms.CenterCrop((step.height, step.width))
+
+
+def _to_grey(step: Any) -> Any:
+    if step.num_output_channels != len("RGB") or step.method != "weighted_average":
+        return f"num_output_channels={step.num_output_channels}, method={step.method!r}"
+    return transforms.RandomGrayscale(step.p)
+
+
+TRANSLATIONS: dict[str, Callable[[Any], Any]] = {
+    "CenterCrop": _always(_center_crop),
+    "HorizontalFlip": lambda step: transforms.RandomHorizontalFlip(step.p),
+    "InvertImg": lambda step: transforms.RandomInvert(step.p),
+    "Normalize": _always(_normalize),
+    "RandomCrop": _always(_random_crop),
+    "RandomResizedCrop": lambda _: CV2,
+    "Resize": lambda _: CV2,
+    "ToGray": _to_grey,
+    "ToTensorV2": lambda _: None,
+    "VerticalFlip": lambda step: transforms.RandomVerticalFlip(step.p),
+}

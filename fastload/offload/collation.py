@@ -1,0 +1,76 @@
+"""``OffloadCollate``: a loader's own ``collate_fn``, with the images that are handed over packed in its batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import default_collate
+
+from fastload.data.packing import Decoded, pack
+from fastload.data.vision_collate import collate_vision
+from fastload.offload.error import CannotOffloadError
+from fastload.offload.handover import HandedImage, HandedImages
+from fastload.structure.tree import Path, name_of, tree_flatten, tree_unflatten
+
+__all__ = ["OffloadCollate"]
+
+
+class OffloadCollate:
+    """Collates samples by the loader's own function, which does not see the images' values, and packs the images.
+
+    Args:
+        collate: the loader's ``collate_fn``.
+        files: whether images are packed as files, for ``T.DecodeJpeg``.
+        decode: decode JPEGs here, as :func:`fastload.collate` does.
+    """
+
+    def __init__(self, collate: Callable[[Any], Any], *, files: bool, decode: bool = False) -> None:
+        self.collate = collate_vision if collate is default_collate else collate
+        self.files = files
+        self.decode = decode
+
+    def __call__(self, samples: Sequence[Any]) -> Any:
+        """The batch."""
+        tree = tree_flatten(self.collate(samples))
+        return tree_unflatten(tree.replaced({path: self._packed(images) for path, images in handed(tree)}))
+
+    def _packed(self, images: Sequence[HandedImage]) -> Any:
+        if not self.files:
+            return _stacked([image.value for image in images])  # type: ignore[misc]
+        files = [image.value if isinstance(image.value, bytes) else _decoded(image.value) for image in images]
+        names = [image.name or f"sample {number}" for number, image in enumerate(images)]
+        return pack(files, decode=self.decode, names=names)
+
+
+def handed(tree: Any) -> list[tuple[Path, Sequence[HandedImage]]]:
+    """The places of a flattened batch where images of samples stand.
+
+    Raises:
+        CannotOffloadError: an image stands alone: samples are not collated.
+    """
+    found: list[tuple[Path, Sequence[HandedImage]]] = []
+    for path, value in tree.walk():
+        if isinstance(value, HandedImages):
+            found.append((path, value.images))
+        elif isinstance(value, list | tuple) and value and all(isinstance(each, HandedImage) for each in value):
+            found.append((path, value))
+        elif isinstance(value, HandedImage) and (not found or found[-1][0] != path[:-1]):
+            raise CannotOffloadError(f"collate_fn leaves images in their samples: {name_of(path)} is one image")
+    return found
+
+
+def _stacked(images: list[torch.Tensor]) -> torch.Tensor | list[torch.Tensor]:
+    if all(image.shape == images[0].shape and image.dtype is images[0].dtype for image in images):
+        batch: torch.Tensor = default_collate(images)
+        return batch
+    return images
+
+
+def _decoded(image: torch.Tensor) -> Decoded:
+    if image.dtype is not torch.uint8 or len(image) != len("RGB"):
+        raise CannotOffloadError(
+            f"an image among JPEG files must be uint8 (3, H, W); got {image.dtype} {tuple(image.shape)}"
+        )
+    return Decoded(image.permute(1, 2, 0).numpy())

@@ -1,0 +1,121 @@
+"""Where a data set keeps its transform, and a copy of it with another one."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch.utils.data import ConcatDataset, Dataset
+
+from fastload.offload.error import CannotOffloadError
+from fastload.offload.hugging_face import is_of_hugging_face, place_in_hugging_face
+from fastload.offload.place import Place
+from fastload.offload.undecoded import undecoded_jpegs
+from fastload.structure.loaded_types import loaded_types
+
+__all__ = ["FileDataset", "transform_of"]
+
+NAMES = ("transform", "transforms")
+
+
+def transform_of(dataset: Any, attribute: str = "dataset") -> Place:
+    """Find the transform of a data set, or of the one that it is a part of.
+
+    >>> class Squares(Dataset):
+    ...     transform = abs
+    >>> transform_of(Squares()).attribute
+    'dataset.transform'
+
+    Raises:
+        CannotOffloadError: it has none, or several.
+    """
+    if isinstance(dataset, ConcatDataset):
+        return _of_all(dataset, attribute)
+    if is_of_hugging_face(dataset):
+        return place_in_hugging_face(dataset, attribute)
+    own = [name for name in NAMES if getattr(dataset, name, None) is not None]
+    if own and isinstance(dataset, loaded_types("torchvision.datasets", "VisionDataset")):
+        return _of_vision(dataset, attribute)
+    if len(own) == 1:
+        return Place(getattr(dataset, own[0]), f"{attribute}.{own[0]}", lambda new: _copy(dataset, **{own[0]: new}))
+    if own:
+        raise CannotOffloadError(
+            f"{attribute} has a transform and transforms, and it cannot be told how they go together"
+        )
+    if (inner := getattr(dataset, "dataset", None)) is not None:
+        place = transform_of(inner, f"{attribute}.dataset")
+        return Place(place.transform, place.attribute, lambda new: _copy(dataset, dataset=place.with_other(new)))
+    raise CannotOffloadError(
+        f"{attribute} is a {type(dataset).__name__}, which has no attribute transform or transforms"
+    )
+
+
+def _of_vision(dataset: Any, attribute: str) -> Place:
+    """Of torchvision's: ``transform`` for the image and ``target_transform``, or ``transforms`` for both together."""
+    joint = dataset.transforms
+    is_standard = isinstance(joint, loaded_types("torchvision.datasets.vision", "StandardTransform"))
+    if not is_standard:
+        return Place(joint, f"{attribute}.transforms", lambda new: _copy(dataset, transforms=new))
+    if joint.transform is None:
+        raise CannotOffloadError(f"{attribute} has a target_transform, and no transform of its images")
+
+    def with_other(new: Any) -> Any:
+        both = copy.copy(joint)
+        both.transform = new
+        return _copy(dataset, transform=new, transforms=both)
+
+    return Place(joint.transform, f"{attribute}.transform", with_other)
+
+
+def _of_all(dataset: Any, attribute: str) -> Place:
+    places = [transform_of(part, f"{attribute}.datasets[{number}]") for number, part in enumerate(dataset.datasets)]
+    other = next((place for place in places if place.transform is not places[0].transform), None)
+    if other is not None:
+        raise CannotOffloadError(
+            f"{places[0].attribute} and {other.attribute} are two objects: give both data sets the same transform"
+        )
+
+    def with_other(new: Any) -> Any:
+        return _copy(dataset, datasets=[place.with_other(new) for place in places])
+
+    return Place(places[0].transform, places[0].attribute, with_other)
+
+
+def _copy(original: Any, **attributes: Any) -> Any:
+    changed = copy.copy(original)
+    for name, value in attributes.items():
+        setattr(changed, name, value)
+    return changed
+
+
+class FileDataset(Dataset[Any]):
+    """A data set whose JPEG files stay undecoded where the data set would only have decoded them.
+
+    Attributes:
+        dataset: the data set. All other attributes are its own.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        object.__setattr__(self, "dataset", dataset)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.dataset, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "dataset" or name.startswith("__"):  # copy and pickle ask for these before there is a data set
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        with undecoded_jpegs():
+            return self.dataset[index]
+
+    def __getitems__(self, indices: list[Any]) -> list[Any]:
+        """The samples of one batch, as PyTorch asks for them."""
+        several = getattr(self.dataset, "__getitems__", None)
+        with undecoded_jpegs():
+            samples: list[Any] = several(indices) if several else [self.dataset[index] for index in indices]
+            return samples

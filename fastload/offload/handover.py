@@ -1,0 +1,129 @@
+"""``Handover``: what stands in the place of a data set's transform, and hands images over to the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+from fastload.offload.error import CannotOffloadError
+from fastload.offload.undecoded import UndecodedJpeg, contents_of
+from fastload.structure.loaded_types import loaded_types
+
+__all__ = ["HandedImage", "HandedImages", "Handover"]
+
+Worker = Callable[..., Any]
+PIXEL_DIMS = 3
+
+
+class HandedImage:
+    """An image on its way to the device: the bytes of its file, or its pixels.
+
+    It is no tensor, so that code which would compute with it, and would get other values than the original transform
+    gave, fails. It may stand in tuples, lists and mappings, and ``torch.stack`` and ``default_collate`` take it.
+
+    Attributes:
+        value: the bytes of a file, or a tensor (C, H, W).
+        name: the file's path, if it is known.
+    """
+
+    __slots__ = ("name", "value")
+
+    def __init__(self, value: bytes | torch.Tensor, name: str = "") -> None:
+        self.value = value
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"HandedImage({self.name or 'unnamed'})"
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), options: Any = None) -> HandedImages:
+        images: Any = arguments[0] if arguments else (options or {}).get("tensors")
+        others = {key: value for key, value in (options or {}).items() if key != "tensors"}
+        if function is torch.stack and len(arguments) <= 1 and others in ({}, {"dim": 0}):
+            return HandedImages(images)
+        raise CannotOffloadError(f"{_name_of(function)} is applied to images after their transform")
+
+
+class HandedImages:
+    """Images that are to be one batch. It is opaque too: see :class:`HandedImage`."""
+
+    __slots__ = ("images",)
+
+    def __init__(self, images: Sequence[HandedImage]) -> None:
+        self.images = list(images)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        raise CannotOffloadError(f"{_name_of(function)} is applied to the batch of images")
+
+
+def _stacked(images: Sequence[HandedImage], **_: Any) -> HandedImages:
+    return HandedImages(images)
+
+
+default_collate_fn_map[HandedImage] = _stacked
+
+
+class Handover:
+    """Stands where the transform of a data set stood, does what stays in the worker, and hands over the image.
+
+    It is called as the original was: with an image, with an image and targets, or by keyword with ``image=``.
+
+    Args:
+        worker: what stays in the worker; None if nothing does.
+
+    Attributes:
+        was_given_targets: whether it was called with more than an image.
+    """
+
+    def __init__(self, worker: Worker | None) -> None:
+        self.worker = worker
+        self.was_given_targets = False
+
+    def __repr__(self) -> str:
+        return f"Handover({self.worker!r})"
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """What the worker's part returns, or was given, with the image in it handed over."""
+        several = len(arguments) > 1
+        self.was_given_targets = several or len(named) > 1
+        if self.worker is not None:
+            result = self.worker(*arguments, **named)
+        else:
+            result = named or (arguments if several else arguments[0])
+        if named:
+            return result | {"image": _handed(result["image"])}
+        if several:
+            return (_handed(result[0]), *result[1:])
+        return _handed(result)
+
+
+def _handed(image: Any) -> HandedImage:
+    contents = contents_of(image)
+    name = image.source if isinstance(image, UndecodedJpeg) else ""
+    return HandedImage(_pixels(image) if contents is None else contents, name)
+
+
+def _pixels(image: Any) -> torch.Tensor:
+    """An image as a tensor (C, H, W), with the values that it has."""
+    if isinstance(image, torch.Tensor):
+        return image.as_subclass(torch.Tensor)
+    is_pillow = isinstance(image, loaded_types("PIL.Image", "Image"))
+    if is_pillow:
+        mode, image = image.mode, np.array(image)
+        if image.dtype != np.uint8:
+            raise CannotOffloadError(
+                f"the transform is given a Pillow image of mode {mode!r}, whose values are {image.dtype}"
+            )
+    if not isinstance(image, np.ndarray):
+        raise CannotOffloadError(f"the transform is given {type(image).__name__}, which is no image, array or tensor")
+    planes = image[:, :, None] if image.ndim < PIXEL_DIMS else image
+    return torch.from_numpy(np.ascontiguousarray(planes)).permute(2, 0, 1).contiguous()
+
+
+def _name_of(function: Any) -> str:
+    return f"torch.{getattr(function, '__name__', function)}"

@@ -1,0 +1,228 @@
+"""``offload``: an ordinary loader, with its data set's transform and its decoding moved to the device."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from fastload.loader import PrefetchLoader
+from fastload.offload.collation import OffloadCollate, handed
+from fastload.offload.dataset import FileDataset, transform_of
+from fastload.offload.error import CannotOffloadError
+from fastload.offload.handover import HandedImage, Handover
+from fastload.offload.loader_copy import with_dataset
+from fastload.offload.place import Place
+from fastload.offload.split import Split, split
+from fastload.structure.loaded_types import loaded_types
+from fastload.structure.targets import has_targets
+from fastload.structure.tree import Path, name_of, tree_flatten
+from fastload.transforms import Compose, DecodeJpeg
+
+__all__ = ["offload"]
+
+PROBED = 4  # samples that are read to see what the data set and collate_fn do with an image
+
+
+def offload(
+    loader: DataLoader[Any],
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    *,
+    transform: Callable[..., Any] | None = None,
+    on_error: str = "raise",
+    verbose: bool = True,
+    **settings: Any,
+) -> PrefetchLoader:
+    """Move the transform of a loader's data set, and the decoding of its files, to the device.
+
+    >>> loader = DataLoader(ImageFolder(root, transform=augment), 256, shuffle=True, num_workers=8)  # doctest: +SKIP
+    >>> loader = fl.offload(loader)  # doctest: +SKIP
+
+    Batches have the same samples in the same order and the same structure. The transform is :func:`split`: what cannot
+    move stays in the workers, and all else is done for each image on the device. Where nothing stays, workers read JPEG
+    files and do not decode them. Sampler, batch size, workers, generator, ``worker_init_fn`` and ``collate_fn`` are the
+    loader's own; the loader and its data set are left as they are.
+
+    The data set may be any with an attribute ``transform`` or ``transforms``, among them those of torchvision, wrapped
+    for ``tv_tensors`` too, and timm; also as a ``Subset`` or ``ConcatDataset``. The first samples are read once, to see
+    that the data set and ``collate_fn`` only pass images on: an image that they compute with is refused, since its
+    values are not what the whole transform would give.
+
+    Args:
+        loader: a ``DataLoader`` over a map-style data set.
+        mean: as of :class:`PrefetchLoader`, if the transform does not normalise.
+        std: the same.
+        transform: for the device, after what is moved there: ``T.MixUp``, for example.
+        on_error: what ``T.DecodeJpeg`` does about files that cannot be decoded.
+        verbose: print what moved and what did not.
+        settings: further arguments of :class:`PrefetchLoader`: ``device``, ``depth``, ``seed``, ``static``, ``shard``,
+            ``dtype``, ``memory_format``.
+
+    Raises:
+        CannotOffloadError: it is not certain that the result would be the same, or there is nothing to move. It is a
+            TypeError; the message has the reason and the lines to write instead.
+        ValueError: the data set is empty, or an argument is refused by :class:`PrefetchLoader`.
+    """
+    try:
+        plan = _planned(loader)
+    except CannotOffloadError as error:
+        raise CannotOffloadError(f"fl.offload does not know how to do this: {error}.\n{INSTEAD}") from error
+    steps = [DecodeJpeg(on_error) if plan.files else None, plan.split.device, transform]
+    dataset = FileDataset(plan.dataset) if plan.files else plan.dataset
+    wrapped = PrefetchLoader(
+        with_dataset(loader, dataset, plan.collate),
+        mean,
+        std,
+        transform=Compose([step for step in steps if step is not None]),
+        images=plan.images if all(plan.images) else None,  # a batch may be its images and nothing else
+        **settings,
+    )
+    if plan.files:
+        plan.collate.decode = wrapped.device.type == "cpu"
+    if verbose and not _is_other_rank():
+        print(plan.described(wrapped.device))
+    return wrapped
+
+
+INSTEAD = """Write it yourself:
+    dataset = ...  # without its transform: let it return (pathlib.Path or bytes of the file, label)
+    loader = DataLoader(dataset, ..., collate_fn=fl.collate)
+    loader = fl.PrefetchLoader(loader, transform=T.Compose([T.DecodeJpeg(), ...]))"""
+
+
+@dataclass
+class Plan:
+    """What is done with a loader.
+
+    Attributes:
+        place: where its data set keeps the transform.
+        split: of the transform.
+        files: whether workers hand over files.
+        dataset: a copy of the data set with the worker's part.
+        collate: its ``collate_fn``, which packs images.
+        images: where in a batch they stand.
+    """
+
+    place: Place
+    split: Split
+    files: bool
+    dataset: Any
+    collate: OffloadCollate
+    images: list[Path]
+
+    def described(self, device: torch.device) -> str:
+        """What moved, for the user."""
+        if self.files:
+            where = "in the workers" if device.type == "cpu" else f"on {device}"
+            decoding = f"read in the workers, decoded {where} (JPEG; other formats in the workers)"
+        else:
+            decoding = "decoded in the workers, by the data set"
+        return f"{self.place.attribute}\n{self.split}\nimages: {decoding}"
+
+
+def _planned(loader: Any) -> Plan:
+    if not isinstance(loader, DataLoader):
+        raise CannotOffloadError(f"the loader is a {type(loader).__name__} and no DataLoader")
+    if isinstance(loader.dataset, IterableDataset):
+        raise CannotOffloadError(
+            "the data set is an IterableDataset, whose samples cannot be looked at without using them up"
+        )
+    if loader.batch_sampler is None:
+        raise CannotOffloadError("batch_size is None, so the data set makes the batches")
+    if not len(loader.dataset):  # type: ignore[arg-type]
+        raise ValueError("the loader's data set must have a sample; it is empty")
+    place = transform_of(loader.dataset)
+    parts = _split(place)
+    dataset = place.with_other(Handover(parts.worker))
+    samples = _samples(dataset, PROBED)
+    files = any(isinstance(image.value, bytes) for sample in samples for image in _handed_of(sample))
+    collate = OffloadCollate(loader.collate_fn, files=files)
+    return Plan(place, parts, files, dataset, collate, _images_of(samples, collate))
+
+
+def _split(place: Place) -> Split:
+    """Split the transform of a data set, whose samples tell what becomes of targets.
+
+    Raises:
+        CannotOffloadError: nothing can move.
+    """
+    handover = Handover(None)
+    tree = tree_flatten(_samples(place.with_other(handover), 1))
+    targets = "together" if handover.was_given_targets else "beside" if has_targets(tree) else "none"
+    image = next(
+        (path for path, leaf in tree.leaves.items() if isinstance(leaf, loaded_types("PIL.Image", "Image"))), None
+    )
+    if handover.was_given_targets and image is not None:
+        raise CannotOffloadError(
+            f"{name_of(image, of='samples')} is a Pillow image among the targets: wrap the data set by "
+            "torchvision.datasets.wrap_dataset_for_transforms_v2, or let it yield a tv_tensors.Mask"
+        )
+    try:
+        parts = split(place.transform, targets=targets)
+    except TypeError as error:
+        raise CannotOffloadError(str(error)) from error
+    if parts.device is None:
+        raise CannotOffloadError(f"nothing of {place.attribute} can move:\n{parts}")
+    return parts
+
+
+def _samples(dataset: Any, count: int) -> list[Any]:
+    """The first samples of a copy of the data set, which leaves no trace in the random numbers of this process."""
+    with _same_random_numbers():
+        read = FileDataset(dataset)
+        return [_sample(read, index) for index in range(min(count, len(read)))]
+
+
+def _sample(dataset: FileDataset, index: int) -> Any:
+    try:
+        return dataset[index]
+    except Exception as error:
+        raise CannotOffloadError(
+            f"dataset[{index}] fails where its transform hands an image over: {_told(error)}"
+        ) from error
+
+
+def _images_of(samples: list[Any], collate: OffloadCollate) -> list[Path]:
+    """Where in a batch the images stand."""
+    if not all(map(_handed_of, samples)):
+        raise CannotOffloadError("the data set does not return what its transform returns")
+    with _same_random_numbers():
+        try:
+            batch = collate.collate(samples)
+        except Exception as error:
+            raise CannotOffloadError(f"collate_fn does more with images than to stack them: {_told(error)}") from error
+    images = [path for path, _ in handed(tree_flatten(batch))]
+    if len(images) != len(_handed_of(samples[0])):
+        raise CannotOffloadError("collate_fn leaves out images")
+    return images
+
+
+def _handed_of(sample: Any) -> list[HandedImage]:
+    return [leaf for leaf in tree_flatten(sample).leaves.values() if isinstance(leaf, HandedImage)]
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+@contextmanager
+def _same_random_numbers() -> Iterator[None]:
+    """Put the generators of Python, NumPy and PyTorch back where they were."""
+    python, arrays = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(arrays)
+
+
+def _is_other_rank() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_rank() > 0

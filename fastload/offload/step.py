@@ -1,0 +1,131 @@
+"""What becomes of one step of a transform: it moves to the device, is done by a conversion there, or stays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+
+__all__ = [
+    "Does",
+    "Format",
+    "Normalizes",
+    "Nothing",
+    "OnTargets",
+    "Outcome",
+    "Scales",
+    "Stays",
+    "Step",
+    "Targets",
+    "Values",
+]
+
+
+class Format(Enum):
+    """What is known of an image's values before a step."""
+
+    LOADED = "as loaded: bytes of a Pillow image, or whatever the data set yields"
+    UNIT = "floating-point, from 0 to 1"
+    NORMALIZED = "normalised"
+
+
+class Targets(Enum):
+    """What becomes of boxes, masks and keypoints."""
+
+    NONE = "there are none"
+    TOGETHER = "they are given to the transform with their image, and follow it"
+    BESIDE = "they stand beside the image, and the transform is not given them"
+
+
+@dataclass
+class Values:
+    """What is known of the images before a step.
+
+    Attributes:
+        format: of their values.
+        have_one_size: whether all images have one height and width by now.
+        targets: what becomes of those.
+        commute: whether all that was moved so far leaves boxes as valid, large and inside as they are.
+    """
+
+    format: Format = Format.LOADED
+    have_one_size: bool = False
+    targets: Targets = Targets.NONE
+    commute: bool = True
+
+
+@dataclass(frozen=True)
+class Does:
+    """A step that a transform of fastload does on the device.
+
+    Attributes:
+        transform: of fastload.
+        makes_one_size: whether all images have one height and width after it.
+        commutes: whether it leaves boxes as valid, large and inside as they are.
+        has_units: whether an argument is in units of the values.
+    """
+
+    transform: Any
+    makes_one_size: bool = False
+    commutes: bool = False
+    has_units: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Scales:
+    """A conversion of bytes to floating-point values from 0 to 1, and of others to ``dtype``."""
+
+    dtype: torch.dtype = torch.float32
+    why: str = "when values are converted"
+
+
+@dataclass(frozen=True)
+class Normalizes:
+    """``(value - mean) / std``."""
+
+    mean: Sequence[float]
+    std: Sequence[float]
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """A step that changes no value."""
+
+    why: str = "nothing is left to do"
+
+
+@dataclass(frozen=True)
+class OnTargets:
+    """A step that leaves the image alone. It is done in the worker, before what is moved."""
+
+    why: str = "changes targets only"
+
+
+@dataclass(frozen=True)
+class Stays:
+    """A step that stays in the worker, as do all before it."""
+
+    why: str
+
+
+Outcome = Does | Scales | Normalizes | Nothing | OnTargets | Stays
+
+
+@dataclass(frozen=True)
+class Step:
+    """A line of the table.
+
+    Attributes:
+        name: of the original step.
+        where: "worker" or "device".
+        why: the reason, if there is more to say.
+    """
+
+    name: str
+    where: str
+    why: str = ""

@@ -1,0 +1,115 @@
+"""``UndecodedJpeg``: a JPEG file as Pillow opens it, which stays undecoded where Pillow would decode it to RGB."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
+
+__all__ = ["UndecodedJpeg", "contents_of", "undecoded_jpegs"]
+
+ORIENTATION, UPRIGHT = 0x0112, 1  # of EXIF
+
+
+class UndecodedJpeg(JpegImageFile):
+    """A JPEG of which ``convert("RGB")`` is the undecoded file again.
+
+    It is Pillow's own image in all other respects: whatever looks at its pixels decodes it. Images that EXIF rotates
+    and images of other modes than RGB are converted as Pillow does: decoders elsewhere may turn or convert them in
+    another way.
+    """
+
+    source = ""  # the path of the file, if it is known
+
+    def convert(self, mode: str | None = None, *arguments: Any, **options: Any) -> Image.Image:
+        """As Pillow's; the undecoded file if it would only be decoded."""
+        if mode in (None, "RGB") and not arguments and not options and self.stays_undecoded:
+            return self._again()
+        return super().convert(mode, *arguments, **options)
+
+    @property
+    def stays_undecoded(self) -> bool:
+        """Whether the file's pixels are those of this image, and it is not decoded yet."""
+        if self.mode != "RGB" or self.fp is None or not self.tile:
+            return False
+        return "exif" not in self.info or self.getexif().get(ORIENTATION, UPRIGHT) == UPRIGHT
+
+    @property
+    def contents(self) -> bytes:
+        """The bytes of the file."""
+        file: Any = self.fp
+        if isinstance(file, io.BytesIO):
+            return file.getvalue()
+        place = file.tell()
+        file.seek(0)
+        contents: bytes = file.read()
+        file.seek(place)
+        return contents
+
+    def _again(self) -> UndecodedJpeg:
+        again = UndecodedJpeg(io.BytesIO(self.contents))
+        again.source = self.source
+        return again
+
+    @classmethod
+    def of(cls, image: JpegImageFile, path: str) -> UndecodedJpeg:
+        """The same image; Pillow changes the class of an opened JPEG likewise where it turns out to be an MPO."""
+        image.__class__ = cls
+        undecoded: UndecodedJpeg = image  # type: ignore[assignment]
+        undecoded.source = path
+        return undecoded
+
+
+def contents_of(image: Any) -> bytes | None:
+    """The bytes of an image's file, if they say the same as its pixels and it is not decoded yet."""
+    return image.contents if isinstance(image, UndecodedJpeg) and image.stays_undecoded else None
+
+
+@contextmanager
+def undecoded_jpegs() -> Iterator[None]:
+    """Let ``PIL.Image.open`` of this thread open JPEGs as ``UndecodedJpeg``.
+
+    >>> Image.new("RGB", (4, 2)).save(file := io.BytesIO(), "JPEG")
+    >>> with undecoded_jpegs():
+    ...     image = Image.open(file).convert("RGB")
+    >>> image.size, contents_of(image) == file.getvalue()
+    ((4, 2), True)
+    """
+    _register()
+    before, _this.is_on = getattr(_this, "is_on", False), True
+    try:
+        yield
+    finally:
+        _this.is_on = before
+
+
+_this = threading.local()
+_registering = threading.Lock()
+
+
+def _register() -> None:
+    """Put a function in the place of Pillow's own for JPEGs, which does as Pillow's but in ``undecoded_jpegs``."""
+    with _registering:
+        Image.init()
+        opens, accepts = Image.OPEN["JPEG"]
+        if not isinstance(opens, _Opens):
+            Image.register_open("JPEG", _Opens(opens), accepts)
+
+
+class _Opens:
+    """Opens a JPEG as Pillow's function does, and then as ``UndecodedJpeg`` where this thread asks for it."""
+
+    def __init__(self, opens: Any) -> None:
+        self._opens = opens
+
+    def __call__(self, file: Any, name: str | bytes) -> Any:
+        image = self._opens(file, name)
+        if not getattr(_this, "is_on", False) or type(image) is not JpegImageFile:
+            return image
+        path = name or getattr(file, "name", "")
+        return UndecodedJpeg.of(image, path if isinstance(path, str) else "")

@@ -1,0 +1,409 @@
+"""One line around an ordinary loader: the same samples in the same order, and pixels as near as two decoders are."""
+
+import copy
+import random
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, RandomSampler, Subset
+from torchvision import tv_tensors
+from torchvision.datasets import ImageFolder, VOCDetection, wrap_dataset_for_transforms_v2
+from torchvision.transforms import v2
+
+import fastload as fl
+from fastload import transforms as T
+
+MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
+# Two decoders and a resize without rounding in between: at most two levels of 255, in units of the normalised values.
+NEAR = 2 / 255 / min(STD)
+
+
+def evaluation():
+    return v2.Compose(
+        [
+            v2.Resize(40),
+            v2.CenterCrop(32),
+            v2.ToImage(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(MEAN, STD),
+        ]
+    )
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """Twenty photographs: JPEGs, a few of them grey, rotated by EXIF, progressive, or PNGs."""
+    root = tmp_path_factory.mktemp("photographs") / "all"
+    fl.data.sample_data(root, images=20)
+    files = sorted(root.glob("*/*/*.jpg"))
+    rotation = Image.Exif()
+    rotation[0x0112] = 6
+    image = Image.open(files[1]).convert("RGB")
+    image.convert("L").save(files[2])
+    image.save(files[3], exif=rotation)
+    image.save(files[5], progressive=True)
+    image.save(files[7].with_suffix(".png"))
+    files[7].unlink()
+    return root
+
+
+@pytest.fixture
+def folder(photographs):
+    return ImageFolder(photographs / "train", transform=evaluation())
+
+
+def loader_of(dataset, workers=0, **options):
+    generator = torch.Generator().manual_seed(5)
+    return DataLoader(dataset, 4, shuffle=True, num_workers=workers, generator=generator, **options)
+
+
+def batches(loader):
+    return [batch if isinstance(batch, dict) else list(batch) for batch in loader]
+
+
+def assert_near(ours, theirs):
+    assert len(ours) == len(theirs)
+    assert torch.allclose(torch.stack(list(ours)), torch.stack(list(theirs)), rtol=0, atol=NEAR)
+
+
+class Pairs(Dataset):
+    """As users write theirs: an image and a label, with a transform of the image."""
+
+    def __init__(self, files, transform):
+        self.files, self.transform = files, transform
+
+    def __len__(self):
+        return len(self.files)
+
+    def __getitem__(self, index):
+        image = Image.open(self.files[index]).convert("RGB")
+        return {"image": self.transform(image), "name": self.files[index].name, "number": index}
+
+
+@pytest.fixture
+def pairs(photographs):
+    return Pairs(sorted(photographs.glob("*/*/*.jpg")), evaluation())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_order_and_labels_are_the_loaders_own(folder, workers):
+    ours, theirs = batches(fl.offload(loader_of(folder, workers), device="cpu")), batches(loader_of(folder, workers))
+    assert len(ours) == len(theirs)
+    for (our_images, our_labels), (images, labels) in zip(ours, theirs, strict=True):
+        assert our_labels.tolist() == labels.tolist()
+        assert our_images.dtype is images.dtype
+        assert_near(our_images, images)
+
+
+@pytest.mark.parametrize(
+    "made_of",
+    [
+        lambda folder, _: Subset(folder, [7, 3, 5, 1]),
+        lambda folder, root: ConcatDataset([folder, ImageFolder(root / "val", transform=folder.transform)]),
+        lambda folder, _: Subset(ConcatDataset([folder, folder]), range(3, 20)),
+    ],
+    ids=["a subset", "two folders", "a subset of both"],
+)
+def test_parts_of_data_sets(folder, photographs, made_of):
+    dataset = made_of(folder, photographs)
+    for ours, theirs in zip(fl.offload(loader_of(dataset), device="cpu"), loader_of(dataset), strict=True):
+        assert ours[1].tolist() == theirs[1].tolist()
+        assert_near(ours[0], theirs[0])
+
+
+@pytest.mark.parametrize(
+    "collate",
+    [
+        None,
+        lambda samples: {
+            "pixels": torch.stack([sample["image"] for sample in samples]),
+            "name": [sample["name"] for sample in samples],
+        },
+        lambda samples: ([sample["name"] for sample in samples], [sample["image"] for sample in samples]),
+    ],
+    ids=["PyTorch's", "a stack", "a list"],
+)
+def test_a_batch_has_the_structure_of_the_users_own_collate_function(pairs, collate):
+    ours = fl.offload(loader_of(pairs, collate_fn=collate), device="cpu")
+    for our_batch, batch in zip(ours, loader_of(pairs, collate_fn=collate), strict=True):
+        assert type(our_batch) is type(batch)
+        values = (our_batch.values(), batch.values()) if isinstance(batch, dict) else (our_batch, batch)
+        for value, other in zip(*values, strict=True):
+            images = isinstance(other[0], torch.Tensor) and other[0].ndim == 3
+            assert_near(value, other) if images else None
+            assert images or list(value) == list(other)
+
+
+def test_files_are_read_and_not_decoded_by_workers(folder):
+    loader = fl.offload(loader_of(folder, collate_fn=None), device="cpu")
+    files = next(iter(loader.loader))[0]
+    assert "EncodedImages(4 files" in repr(files)
+    assert any(name.endswith(".jpg") for name in files.names)
+
+
+def test_random_transforms_draw_for_each_image_and_each_epoch(photographs):
+    folder = ImageFolder(photographs / "train", v2.Compose([v2.RandomHorizontalFlip(), *evaluation().transforms]))
+    loader = fl.offload(DataLoader(folder, 4), device="cpu", seed=3)
+    first, second, again = (
+        batches(loader),
+        batches(loader),
+        batches(fl.offload(DataLoader(folder, 4), device="cpu", seed=3)),
+    )
+    assert all(torch.equal(one[0], other[0]) for one, other in zip(first, again, strict=True))
+    assert not all(torch.equal(one[0], other[0]) for one, other in zip(first, second, strict=True))
+
+
+def test_what_cannot_move_is_done_in_the_workers(photographs):
+    transform = v2.Compose([v2.RandomPerspective(p=0), *evaluation().transforms])
+    folder = ImageFolder(photographs / "train", transform)
+    for ours, theirs in zip(fl.offload(loader_of(folder), device="cpu"), loader_of(folder), strict=True):
+        assert_near(ours[0], theirs[0])
+
+
+def test_arguments_are_those_of_a_prefetch_loader(folder):
+    loader = fl.offload(
+        loader_of(folder), device="cpu", depth=3, seed=7, transform=T.CutMix(num_classes=10), verbose=False
+    )
+    assert (loader.depth, loader.seed) == (3, 7)
+    assert next(iter(loader))[1].shape == (4, 10)
+
+
+def test_what_the_loader_has_is_kept(folder):
+    sampler = BatchSampler(RandomSampler(folder, generator=torch.Generator().manual_seed(2)), 3, drop_last=True)
+    plain = DataLoader(folder, batch_sampler=sampler, num_workers=1, prefetch_factor=5, persistent_workers=True)
+    loader = fl.offload(plain, device="cpu")
+    assert loader.batch_sampler is sampler
+    assert (loader.num_workers, loader.prefetch_factor, loader.persistent_workers) == (1, 5, True)
+    assert loader.dataset.classes == folder.classes
+    assert len(loader) == len(plain)
+
+
+def test_the_loader_its_data_set_and_random_numbers_are_left_alone(folder):
+    before = copy.copy(vars(folder))
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
+    plain = loader_of(folder)
+    fl.offload(plain, device="cpu")
+    assert vars(folder) == before
+    assert plain.dataset is folder
+    assert random.getstate() == states[0]
+    assert np.random.get_state()[1].tolist() == states[1]
+    assert torch.equal(torch.get_rng_state(), states[2])
+
+
+def test_it_says_what_moved(folder, capsys):
+    fl.offload(loader_of(folder), device="cpu")
+    said = capsys.readouterr().out
+    assert "dataset.transform" in said
+    assert "CenterCrop" in said
+    assert "read in the workers" in said
+    fl.offload(loader_of(folder), device="cpu", verbose=False)
+    assert capsys.readouterr().out == ""
+
+
+def test_images_that_are_no_files_go_as_pixels():
+    class Arrays(Dataset):
+        transform = evaluation()
+
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, index):
+            pixels = np.random.default_rng(index).integers(0, 256, (48, 50, 3), dtype=np.uint8)
+            return self.transform(Image.fromarray(pixels)), index
+
+    for ours, theirs in zip(fl.offload(loader_of(Arrays()), device="cpu"), loader_of(Arrays()), strict=True):
+        assert ours[1].tolist() == theirs[1].tolist()
+        assert_near(ours[0], theirs[0])
+
+
+def test_two_views_of_a_sample_are_both_transformed(pairs):
+    class Views(Pairs):
+        def __getitem__(self, index):
+            image = Image.open(self.files[index]).convert("RGB")
+            return self.transform(image), self.transform(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT))
+
+    views = Views(pairs.files, pairs.transform)
+    for ours, theirs in zip(fl.offload(loader_of(views), device="cpu"), loader_of(views), strict=True):
+        assert_near(ours[0], theirs[0])
+        assert_near(ours[1], theirs[1])
+
+
+def test_boxes_and_masks_follow_on_the_device(pairs):
+    class Detection(Pairs):
+        def __init__(self, files):
+            super().__init__(files, None)
+            self.transforms = v2.Compose(
+                [v2.ToImage(), v2.RandomHorizontalFlip(p=1), v2.ToDtype(torch.float32, scale=True)]
+            )
+            del self.transform
+
+        def __getitem__(self, index):
+            image = Image.open(self.files[index]).convert("RGB")
+            width, height = image.size
+            box = tv_tensors.BoundingBoxes([[10, 20, 60, 90]], format="XYXY", canvas_size=(height, width))
+            mask = torch.zeros(1, height, width, dtype=torch.uint8)
+            mask[0, 20:90, 10:60] = 1
+            return self.transforms(image, {"boxes": box, "masks": tv_tensors.Mask(mask), "labels": torch.tensor([3])})
+
+    def by_sample(samples):
+        return tuple(zip(*samples, strict=True))
+
+    detection = Detection(pairs.files)
+    ours = fl.offload(loader_of(detection, collate_fn=by_sample), device="cpu")
+    for (our_images, our_targets), (images, targets) in zip(
+        ours, loader_of(detection, collate_fn=by_sample), strict=True
+    ):
+        for our_image, image in zip(our_images, images, strict=True):
+            assert torch.allclose(our_image, image, rtol=0, atol=2 / 255)
+        for our_target, target in zip(our_targets, targets, strict=True):
+            assert our_target.keys() == target.keys()
+            assert all(torch.equal(our_target[key], target[key]) for key in target)
+
+
+class Computing(Pairs):
+    def __getitem__(self, index):
+        return self.transform(Image.open(self.files[index]).convert("RGB")) * 2, index
+
+
+class Ignoring(Pairs):
+    def __getitem__(self, index):
+        return torch.zeros(3, 4, 4), index
+
+
+class Plain(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return torch.zeros(3, 4, 4), index
+
+
+class Stream(torch.utils.data.IterableDataset):
+    transform = evaluation()
+
+    def __iter__(self):
+        yield from range(4)
+
+
+@pytest.mark.parametrize(
+    ("refused", "reason"),
+    [
+        (lambda _: [1, 2], "no DataLoader"),
+        (lambda _: DataLoader(Stream()), "IterableDataset"),
+        (lambda _: DataLoader(Plain()), "no attribute transform"),
+        (lambda p: DataLoader(p, batch_size=None), "batch_size is None"),
+        (lambda p: DataLoader(Computing(p.files, p.transform)), r"dataset\[0\] fails"),
+        (lambda p: DataLoader(Ignoring(p.files, p.transform)), "does not return what its transform"),
+        (lambda p: DataLoader(Pairs(p.files, v2.Lambda(np.asarray))), "nothing of dataset.transform can move"),
+        (
+            lambda p: DataLoader(p, 2, collate_fn=lambda b: torch.stack([s["image"] for s in b]) / 2),
+            "more .* than to stack",
+        ),
+        (lambda p: DataLoader(p, 2, collate_fn=lambda b: [s["number"] for s in b]), "leaves out images"),
+        (lambda p: DataLoader(p, 2, collate_fn=list), "in their samples"),
+        (lambda p: DataLoader(ConcatDataset([p, Pairs(p.files, evaluation())])), "two objects"),
+    ],
+)
+def test_what_it_does_not_know_is_refused_with_the_lines_to_write(pairs, refused, reason):
+    with pytest.raises(TypeError, match=reason) as raised:
+        fl.offload(refused(pairs))
+    assert "T.DecodeJpeg()" in str(raised.value)
+
+
+def test_an_empty_data_set_is_refused(pairs):
+    with pytest.raises(ValueError, match="empty"):
+        fl.offload(DataLoader(Pairs([], pairs.transform)))
+
+
+@pytest.mark.parametrize(
+    ("on_error", "says"), [("raise", pytest.raises(fl.transforms.BadImageError)), ("skip", nullcontext())]
+)
+def test_a_damaged_file_is_named_or_left_out(tmp_path, photographs, on_error, says):
+    files = sorted(photographs.glob("val/*/*.jpg"))[:4]
+    damaged = tmp_path / "damaged.jpg"
+    damaged.write_bytes(files[0].read_bytes()[:2000])
+    dataset = Pairs([*files, damaged], evaluation())
+    loader = fl.offload(DataLoader(dataset, 5), device="cpu", on_error=on_error)
+    with says as raised, pytest.warns(UserWarning, match="damaged") if on_error == "skip" else nullcontext():
+        assert next(iter(loader))["number"].tolist() == [0, 1, 2, 3]
+    assert raised is None or "damaged.jpg" in str(raised.value)
+
+
+BOX = "<object><name>dog</name><bndbox><xmin>10</xmin><ymin>20</ymin><xmax>60</xmax><ymax>90</ymax></bndbox></object>"
+
+
+@pytest.fixture
+def voc(tmp_path, pairs):
+    """Pascal VOC's folders, with four photographs of one and more dogs."""
+    root = tmp_path / "VOCdevkit" / "VOC2007"
+    for folder in ("JPEGImages", "Annotations", "ImageSets/Main"):
+        (root / folder).mkdir(parents=True)
+    for number, file in enumerate(pairs.files[-4:]):
+        (root / "JPEGImages" / f"{number}.jpg").write_bytes(file.read_bytes())
+        width, height = Image.open(file).size
+        size = f"<size><width>{width}</width><height>{height}</height><depth>3</depth></size>"
+        (root / "Annotations" / f"{number}.xml").write_text(f"<annotation>{size}{BOX * (number + 1)}</annotation>")
+    (root / "ImageSets" / "Main" / "train.txt").write_text("0\n1\n2\n3\n")
+    return tmp_path
+
+
+def test_the_detection_reference_of_torchvision(voc):
+    transforms = v2.Compose(
+        [
+            v2.ToImage(),
+            v2.RandomHorizontalFlip(p=1.0),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.ConvertBoundingBoxFormat(tv_tensors.BoundingBoxFormat.XYXY),
+            v2.SanitizeBoundingBoxes(),
+            v2.ToPureTensor(),
+        ]
+    )
+    data = VOCDetection(voc, "2007", "train", transforms=transforms)
+    data = wrap_dataset_for_transforms_v2(data, target_keys=["boxes", "labels"])
+
+    def loader():
+        return DataLoader(data, 2, collate_fn=lambda samples: tuple(zip(*samples, strict=True)))
+
+    for (our_images, our_targets), (images, targets) in zip(fl.offload(loader(), device="cpu"), loader(), strict=True):
+        for our_image, image in zip(our_images, images, strict=True):
+            assert torch.allclose(our_image, image, rtol=0, atol=2 / 255)
+        for our_target, target in zip(our_targets, targets, strict=True):
+            assert all(torch.equal(our_target[key].as_subclass(torch.Tensor), target[key]) for key in target)
+
+
+def test_what_pillow_loads_beside_the_image_is_refused(pairs):
+    class Segmentation(Pairs):
+        def __getitem__(self, index):
+            image = Image.open(self.files[index]).convert("RGB")
+            return self.transform(image, image.convert("L"))
+
+    with pytest.raises(TypeError, match="wrap_dataset_for_transforms_v2"):
+        fl.offload(DataLoader(Segmentation(pairs.files, v2.Compose([v2.ToImage(), v2.RandomHorizontalFlip()]))))
+
+
+def test_boxes_that_the_data_set_moves_itself_are_left_alone(pairs):
+    class Detection(Pairs):
+        def __getitem__(self, index):
+            box = tv_tensors.BoundingBoxes([[1, 2, 9, 9]], format="XYXY", canvas_size=(32, 32))
+            return self.transform(Image.open(self.files[index]).convert("RGB")), box
+
+    for ours, theirs in zip(
+        *(make(loader_of(Detection(pairs.files, evaluation()))) for make in (moved, iter)), strict=True
+    ):
+        assert_near(ours[0], theirs[0])
+        assert torch.equal(ours[1], theirs[1])
+
+
+def moved(loader):
+    return iter(fl.offload(loader, device="cpu"))
+
+
+@pytest.mark.long
+def test_spawned_workers_get_all_of_it(folder):
+    loader = fl.offload(DataLoader(folder, 4, num_workers=1, multiprocessing_context="spawn"), device="cpu")
+    for ours, theirs in zip(loader, DataLoader(folder, 4), strict=True):
+        assert_near(ours[0], theirs[0])
