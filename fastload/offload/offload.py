@@ -23,7 +23,7 @@ from fastload.offload.split import Split, split
 from fastload.structure.loaded_types import loaded_types
 from fastload.structure.targets import has_targets
 from fastload.structure.tree import Path, name_of, tree_flatten
-from fastload.transforms import Compose, DecodeJpeg
+from fastload.transforms import Compose, DecodeJpeg, Normalize
 
 __all__ = ["offload"]
 
@@ -36,6 +36,8 @@ def offload(
     std: Sequence[float] | None = None,
     *,
     transform: Callable[..., Any] | None = None,
+    dtype: torch.dtype | None = None,
+    memory_format: torch.memory_format | None = None,
     on_error: str = "raise",
     verbose: bool = True,
     **settings: Any,
@@ -60,10 +62,11 @@ def offload(
         mean: as of :class:`PrefetchLoader`, if the transform does not normalise.
         std: the same.
         transform: for the device, after what is moved there: ``T.MixUp``, for example.
+        dtype: of the normalised images; by default what the transform makes of them.
+        memory_format: of the normalised images, such as ``torch.channels_last``.
         on_error: what ``T.DecodeJpeg`` does about files that cannot be decoded.
         verbose: print what moved and what did not.
-        settings: further arguments of :class:`PrefetchLoader`: ``device``, ``depth``, ``seed``, ``static``, ``shard``,
-            ``dtype``, ``memory_format``.
+        settings: further arguments of :class:`PrefetchLoader`: ``device``, ``depth``, ``seed``, ``static``, ``shard``.
 
     Raises:
         CannotOffloadError: it is not certain that the result would be the same, or there is nothing to move. It is a
@@ -74,13 +77,18 @@ def offload(
         plan = _planned(loader)
     except CannotOffloadError as error:
         raise CannotOffloadError(f"fl.offload does not know how to do this: {error}.\n{INSTEAD}") from error
-    steps = [DecodeJpeg(on_error) if plan.files else None, plan.split.device, transform]
+    moved = plan.split.device
+    if mean is None and moved is not None:
+        moved, dtype, memory_format = _normalized(moved, dtype, memory_format), None, None
+    steps = [DecodeJpeg(on_error) if plan.files else None, moved, transform]
     dataset = FileDataset(plan.dataset) if plan.files else plan.dataset
     wrapped = PrefetchLoader(
         with_dataset(loader, dataset, plan.collate),
         mean,
         std,
         transform=Compose([step for step in steps if step is not None]),
+        dtype=dtype,
+        memory_format=memory_format,
         images=plan.images if all(plan.images) else None,  # a batch may be its images and nothing else
         **settings,
     )
@@ -171,6 +179,29 @@ def _split(place: Place) -> Split:
     if parts.device is None:
         raise CannotOffloadError(f"nothing of {place.attribute} can move:\n{parts}")
     return parts
+
+
+def _normalized(transform: Compose, dtype: torch.dtype | None, memory_format: torch.memory_format | None) -> Compose:
+    """``transform`` with its normalisation in another form.
+
+    Raises:
+        ValueError: a form is given, and it does not normalise.
+    """
+    if dtype is None and memory_format is None:
+        return transform
+    if not any(isinstance(step, Normalize) for step in transform.transforms):
+        raise ValueError(
+            f"dtype and memory_format are those of normalised images; got dtype={dtype} and "
+            f"memory_format={memory_format}, and the data set's transform does not normalise: give mean and std too"
+        )
+    return Compose(
+        [
+            Normalize(step.mean, step.std, dtype=dtype or step.dtype, memory_format=memory_format or step.memory_format)
+            if isinstance(step, Normalize)
+            else step
+            for step in transform.transforms
+        ]
+    )
 
 
 def _samples(dataset: Any, count: int) -> list[Any]:

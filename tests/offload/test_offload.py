@@ -171,6 +171,18 @@ def test_arguments_are_those_of_a_prefetch_loader(folder):
     assert next(iter(loader))[1].shape == (4, 10)
 
 
+def test_the_normalised_images_may_have_another_form(folder, pairs):
+    half = fl.offload(loader_of(folder), device="cpu", dtype=torch.bfloat16, memory_format=torch.channels_last)
+    images = next(iter(half))[0]
+    assert images.dtype is torch.bfloat16
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    plain = Pairs(pairs.files, v2.Compose([v2.CenterCrop(32), v2.PILToTensor()]))
+    given = fl.offload(loader_of(plain), MEAN, STD, device="cpu", dtype=torch.float16)
+    assert next(iter(given))["image"].dtype is torch.float16
+    with pytest.raises(ValueError, match="give mean and std too"):
+        fl.offload(loader_of(plain), dtype=torch.float16)
+
+
 def test_what_the_loader_has_is_kept(folder):
     sampler = BatchSampler(RandomSampler(folder, generator=torch.Generator().manual_seed(2)), 3, drop_last=True)
     plain = DataLoader(folder, batch_sampler=sampler, num_workers=1, prefetch_factor=5, persistent_workers=True)

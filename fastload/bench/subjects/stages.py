@@ -62,6 +62,22 @@ def fastload(files: JpegFiles) -> Batches:
     return _fastload(files, READING_WORKERS, fl.collate)
 
 
+def offload(files: JpegFiles) -> Batches:
+    """An ordinary data set that decodes and transforms in its workers, and one line that moves this to the device."""
+    transform = v2.Compose(
+        [
+            v2.RandomResizedCrop(files.side),
+            v2.RandomHorizontalFlip(),
+            v2.ToImage(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(MEAN, STD),
+        ]
+    )
+    plain = _loader(datasets.ImageFolder(files.root, transform), files, READING_WORKERS)
+    with fl.offload(plain, device=files.device, dtype=DTYPE, memory_format=LAYOUT, verbose=False) as batches:
+        yield from batches
+
+
 def _decode(path: str) -> torch.Tensor:
     image: torch.Tensor = decode_jpeg(read_file(path), mode=ImageReadMode.RGB)
     return image
@@ -90,7 +106,9 @@ def _fastload(files: JpegFiles, workers: int, collate_fn: Callable[[Any], Any]) 
         yield from batches
 
 
-def _loader(dataset: Dataset[Any], files: JpegFiles, workers: int, collate_fn: Callable[[Any], Any]) -> DataLoader[Any]:
+def _loader(
+    dataset: Dataset[Any], files: JpegFiles, workers: int, collate_fn: Callable[[Any], Any] | None = None
+) -> DataLoader[Any]:
     gc.collect()  # a forked worker that inherits batches as garbage would be aborted when it collects them
     return DataLoader(
         dataset,
@@ -112,5 +130,6 @@ STAGES: dict[str, Callable[[JpegFiles], Batches]] = {
     "dali": _dali,
     "fastload_cpu_decode": fastload_cpu_decode,
     "fastload": fastload,
+    "offload": offload,
 }
 CPU_STAGES = ("pil_timm", "torchvision_timm", "fastload_cpu_decode")  # those that decode in workers
