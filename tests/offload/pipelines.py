@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import albumentations as A
+import pytest
 import timm.data
 import torch
 import torchvision
-from albumentations.pytorch import ToTensorV2
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 from torchvision.transforms.functional import InterpolationMode
 
+A = pytest.importorskip("albumentations")  # which is not on every machine with a GPU
+ToTensorV2 = pytest.importorskip("albumentations.pytorch").ToTensorV2
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 AS_FLOAT = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
 

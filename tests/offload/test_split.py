@@ -5,12 +5,10 @@ import pickle
 import re
 from pathlib import Path
 
-import albumentations as A
 import numpy as np
 import pytest
 import torch
 import torchvision
-from albumentations.pytorch import ToTensorV2
 from PIL import Image
 from scipy.stats import ks_2samp
 from skimage import data
@@ -19,7 +17,7 @@ from torchvision.transforms import v2
 
 import fastload as fl
 from fastload.transforms import Key
-from tests.offload.pipelines import MEAN, PIPELINES, STD, ReferencePreset
+from tests.offload.pipelines import MEAN, PIPELINES, STD, A, ReferencePreset, ToTensorV2
 
 NEAR = 2 / 255  # Pillow rounds after each step, of which there are two at most: half a level each, and more for sums
 SAMPLES = 2000
