@@ -170,6 +170,11 @@ def _returned(group: Batch, images: dict[Path, Any]) -> dict[Path, Any]:
     result = group.result()
     if len(images) == 1:
         return dict.fromkeys(images, result)
+    if group.views:
+        raise TypeError(
+            f"T.MultiView takes a batch of images or of files; got a list of {len(images)} images: stack them in "
+            "collate_fn, or hand over files by fl.collate"
+        )
     return {path: retyped(new, like=old) for (path, old), new in zip(images.items(), result, strict=True)}
 
 

@@ -25,6 +25,7 @@ from fastload.transforms.flip import RandomHorizontalFlip, RandomVerticalFlip
 from fastload.transforms.foreign import Photometric
 from fastload.transforms.key import Key
 from fastload.transforms.mix import CutMix, MixUp, MixUpCutMix
+from fastload.transforms.multi_view import MultiView
 from fastload.transforms.normalize import Normalize
 from fastload.transforms.random_apply import RandomApply
 from fastload.transforms.random_choice import RandomChoice
@@ -45,6 +46,7 @@ __all__ = [
     "Key",
     "MixUp",
     "MixUpCutMix",
+    "MultiView",
     "Normalize",
     "Photometric",
     "RandAugment",

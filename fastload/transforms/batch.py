@@ -14,6 +14,7 @@ from fastload.structure.loaded_types import is_vision
 from fastload.structure.ragged import Ragged
 from fastload.structure.tree import Tree, retyped
 from fastload.transforms.geometry import Movement, Pixels
+from fastload.transforms.key import VIEWS, Key
 from fastload.transforms.lazy import LazyImages
 
 __all__ = ["Batch", "Images"]
@@ -32,6 +33,7 @@ class Batch:
         mixes: functions that mix the labels of a flattened batch as its images were mixed.
         kept: indices of the samples that were not skipped, int64 (M,); None for all.
         counts: numbers of images, by decoder, skipped, and zeroed.
+        views: the batches of several views, if there are any; then ``images`` are those that they were made of.
         is_decoded: whether the files were decoded ahead of time, so that the first ``T.DecodeJpeg`` has nothing to do.
     """
 
@@ -42,6 +44,7 @@ class Batch:
         self.mixes: list[Callable[[Tree], Tree]] = []
         self.kept: torch.Tensor | None = None
         self.counts: dict[str, int] = {}
+        self.views: list[Batch] = []
         self.is_decoded = False
 
     def __len__(self) -> int:
@@ -58,10 +61,21 @@ class Batch:
         """Whether several images are one tensor."""
         return isinstance(self.images, torch.Tensor) and len(self) > 1
 
-    def result(self) -> torch.Tensor | list[torch.Tensor]:
-        """The images; a list if their sizes differ."""
+    def parts(self, key: Key) -> Iterator[tuple[Batch, Key]]:
+        """The batches to transform, each with the key of its random numbers: this one, or its views."""
+        if not self.views:
+            yield self, key
+            return
+        for number, view in enumerate(self.views):
+            # From the end, where those of the loader's own views, which count from 0, do not come.
+            yield view, key.for_view(VIEWS - 1 - (key.view * len(self.views) + number))
+
+    def result(self) -> Any:
+        """The images; a list if their sizes differ; a list of these if there are several views."""
         if self.is_empty:
             return []
+        if self.views:
+            return [view.result() for view in self.views]
         return list(self._pixels) if isinstance(self._pixels, Ragged) else self._pixels
 
     @contextmanager

@@ -52,6 +52,7 @@ class Compose(Transform):
         if isinstance(per_box, str) or not isinstance(per_box, Iterable | None):
             raise TypeError(f"per_box must be a sequence of names; got {per_box!r}: write [{per_box!r}]")
         self.transforms = list(_flattened(transforms))
+        _check_views(self.transforms)
         inner = (each.per_box for each in transforms if isinstance(each, Compose))
         self._has_said = False
         self.per_box: Sequence[Hashable] | None = next(
@@ -90,15 +91,19 @@ class Compose(Transform):
             if batch.is_empty:
                 return
             kept = key if batch.kept is None else key.for_rows(batch.kept)
-            if shares:
-                self._run_together(batch, kept, members)
-                continue
-            for draw, transform in members:
-                if isinstance(transform, Transform):
-                    transform.run(batch, kept.for_draw(draw))
+            for part, part_key in batch.parts(kept):
+                if shares:
+                    self._run_together(part, part_key, members)
                 else:
-                    self._say_what_is_drawn(transform, batch)
-                    batch.call(transform)
+                    self._run_each(part, part_key, members)
+
+    def _run_each(self, batch: Batch, key: Key, members: list[tuple[int, Any]]) -> None:
+        for draw, transform in members:
+            if isinstance(transform, Transform):
+                transform.run(batch, key.for_draw(draw))
+            else:
+                self._say_what_is_drawn(transform, batch)
+                batch.call(transform)
 
     def _say_what_is_drawn(self, function: Step, batch: Batch) -> None:
         remark = None if self._has_said or not batch.is_stacked else remark_on_draws(function)
@@ -109,7 +114,10 @@ class Compose(Transform):
     def _groups(self) -> Iterator[tuple[bool, list[tuple[int, Any]]]]:
         """Neighbours that share passes, or that do not: whether they do, and the transforms with their draws."""
         for shares, group in groupby(numbered(self.transforms), key=lambda member: _shares_passes(member[1])):
-            yield shares, list(group)
+            if shares:
+                yield True, list(group)
+            else:  # one at a time: it may leave out samples, or make views
+                yield from ((False, [member]) for member in group)
 
     def _run_together(self, batch: Batch, key: Key, members: list[tuple[int, Any]]) -> None:
         transforms = [transform for _, transform in members]
@@ -143,6 +151,15 @@ def _shares_passes(transform: Step) -> bool:
     return isinstance(transform, Normalize) or (
         isinstance(transform, Transform) and type(transform).run is Transform.run
     )
+
+
+def _check_views(transforms: Sequence[Step]) -> None:
+    """Refuse what cannot be done to several views, each alone."""
+    views = [place for place, each in enumerate(transforms) if getattr(each, "makes_views", False)]
+    after = transforms[views[0] + 1 :] if views else []
+    wrong = next((each for each in after if getattr(each, "is_before_views", False)), None)
+    if wrong is not None:
+        raise TypeError(f"{type(wrong).__name__} must come before MultiView; got {transforms!r}")
 
 
 def _normalize(transforms: Sequence[Step]) -> Normalize | None:

@@ -10,16 +10,12 @@ import numpy as np
 
 from fastload.structure.tree import Tree
 from fastload.transforms.compose import Compose, numbered
-from fastload.transforms.decode import DecodeJpeg
 from fastload.transforms.key import Key
 from fastload.transforms.lazy import LazyImages
-from fastload.transforms.mix import Mixing
 from fastload.transforms.normalize import Normalize
 from fastload.transforms.transform import Transform
 
 __all__ = ["Choice", "Container"]
-
-OF_THE_BATCH = (DecodeJpeg, Mixing, Normalize)
 
 
 @dataclass(frozen=True)
@@ -81,5 +77,5 @@ def _check(name: str, transform: Any) -> None:
                 f"{name} takes transforms of fastload.transforms, which draw for each image; got {each!r}: apply it in "
                 f"the data set, or beside {name} in T.Compose"
             )
-        if isinstance(each, OF_THE_BATCH):
+        if isinstance(each, Normalize) or each.is_before_views:
             raise TypeError(f"{type(each).__name__} is for all images of a batch: put it beside {name}, not in it")

@@ -54,6 +54,8 @@ class DecodeJpeg(Transform):
         TypeError: when called, the batch was not packed by ``fl.collate``.
     """
 
+    is_before_views = True
+
     def __init__(self, on_error: str = "raise", *, device: torch.device | str | None = None) -> None:
         self.on_error = chosen("on_error", on_error, POLICIES)
         self.device = None if device is None else device_of(device)

@@ -8,6 +8,7 @@ from fastload.transforms.compose import Compose
 from fastload.transforms.crop import CenterCrop
 from fastload.transforms.decode import DecodeJpeg
 from fastload.transforms.foreign import Photometric
+from fastload.transforms.multi_view import MultiView
 from fastload.transforms.normalize import Normalize
 from fastload.transforms.random_apply import RandomApply
 from fastload.transforms.resize import Resize
@@ -27,6 +28,8 @@ def draws(transform: Any) -> bool:
     (False, True)
     """
     if isinstance(transform, Compose):
+        return any(map(draws, transform.transforms))
+    if isinstance(transform, MultiView):
         return any(map(draws, transform.transforms))
     if isinstance(transform, RandomApply):
         return transform.p > 0 and (transform.p < 1 or any(map(draws, transform.transforms)))

@@ -70,6 +70,8 @@ class DryRun:
         if isinstance(step, DecodeJpeg):
             self._images = _without_pixels(rows_of((HEIGHT, WIDTH), COUNT), torch.uint8, channels=3)
             self._lines.append("  DecodeJpeg: files to pixels")
+        elif isinstance(step, Transform):
+            self._lines.append(f"  {step!r}: in passes of its own")
         else:
             self._lines.append(f"  {step!r}: called as it is")
 

@@ -10,11 +10,13 @@ import torch
 
 from fastload.transforms.random_words import random_words
 
-__all__ = ["Key"]
+__all__ = ["VIEWS", "Key"]
 
 # Bits of the counter (docs/randomness.md). A call has the upper word, each number that it draws the lower one.
 PLACES = 2**40
-LIMITS = {"seed": 2**63, "epoch": 2**32, "draw": 2**16, "view": 2**8, "place": PLACES, "stride": PLACES, "step": PLACES}
+VIEWS = 2**8
+LIMITS = {"seed": 2**63, "epoch": 2**32, "draw": 2**16, "view": VIEWS}
+LIMITS |= dict.fromkeys(("place", "stride", "step"), PLACES)
 NUMBERS = 2**24  # of a sample
 LOW, HIGH, HALF = np.uint64(2**32 - 1), np.uint64(32), 2.0**-32  # the halves of a word, each a number of 32 bits
 UNIFORM, SEEDS, BATCH = range(3)  # kinds of draws: numbers of each sample, seeds of each sample, numbers of the batch

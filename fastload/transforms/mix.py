@@ -40,6 +40,8 @@ class Mixture:
 class Mixing(Transform):
     """Base of MixUp and CutMix: each image's partner is the one before it; one draw is used for the whole batch."""
 
+    is_before_views = True
+
     def __init__(self, num_classes: int | None, label_smoothing: float, labels_getter: LabelsGetter) -> None:
         self.num_classes = None if num_classes is None else integer("num_classes", num_classes, least=1)
         self.label_smoothing = number("label_smoothing", label_smoothing, 0, 1)

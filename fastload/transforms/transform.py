@@ -34,7 +34,8 @@ class Transform(ABC):
         """
         batch = Batch(images)
         self.run(batch, key or Key.fresh())
-        return batch.result()
+        result: torch.Tensor | list[torch.Tensor] = batch.result()
+        return result
 
     def run(self, batch: Batch, key: Key) -> None:
         """Transform ``batch`` in place."""
@@ -47,6 +48,9 @@ class Transform(ABC):
         Raises:
             TypeError, ValueError: of what is refused.
         """
+
+    makes_views = False  # whether it makes several batches of one
+    is_before_views = False  # whether it is for one batch only, and not for each of several views
 
     @property
     def draw_count(self) -> int:

@@ -1,0 +1,137 @@
+"""Several views of each image, made on the device from one decode."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from torchvision import tv_tensors
+
+import fastload as fl
+from fastload import transforms as T
+from fastload.transforms import Key
+
+LARGE = [T.RandomResizedCrop(24, scale=(0.4, 1.0)), T.RandomHorizontalFlip(), T.RandomApply([T.ColorJitter(0.4)], 0.8)]
+SMALL = [T.RandomResizedCrop(8, scale=(0.05, 0.4)), T.RandomHorizontalFlip(), T.RandomGrayscale(0.2)]
+DINO = T.MultiView([LARGE, LARGE, *[SMALL] * 8])
+NORMALIZE = T.Normalize([0.5] * 3, [0.25] * 3)
+
+
+def noise(count=4, side=32):
+    return torch.randint(0, 256, (count, 3, side, side), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("photographs") / "all"
+    fl.data.sample_data(root, images=20)
+    return fl.data.ImageFolder(root / "train")
+
+
+def loader_of(folder, transform, **options):
+    files = DataLoader(folder, 4, collate_fn=fl.collate)
+    return fl.PrefetchLoader(files, transform=T.Compose(transform), device="cpu", **options)
+
+
+def test_the_views_of_dino_have_two_sizes():
+    views = T.Compose([DINO, NORMALIZE])(noise())
+    assert [tuple(view.shape) for view in views] == [(4, 3, 24, 24)] * 2 + [(4, 3, 8, 8)] * 8
+    assert all(view.dtype is torch.float32 for view in views)
+
+
+def test_a_view_is_what_its_transform_makes_with_a_key_of_its_own():
+    key = Key(seed=3, epoch=2)
+    views = DINO(noise(), key)
+    for number, view in enumerate(views):
+        alone = T.Compose(SMALL if number > 1 else LARGE)(noise(), key.for_view(255 - number))
+        assert torch.equal(view, alone)
+
+
+def test_views_differ_and_repeat_with_the_seed():
+    views, again = DINO(noise(), Key(seed=1)), DINO(noise(), Key(seed=1))
+    assert all(torch.equal(one, other) for one, other in zip(views, again, strict=True))
+    assert not torch.equal(views[0], views[1])
+    assert not torch.equal(views[2], views[3])
+
+
+def test_what_comes_after_is_done_to_each_view():
+    views = T.Compose([T.MultiView([T.CenterCrop(8), T.CenterCrop(4)]), T.RandomVerticalFlip(), NORMALIZE])(noise(64))
+    crop = noise(64)[:, :, 12:20, 12:20].float() / 255 * 4 - 2
+    expected = (crop, crop[:, :, 2:6, 2:6])
+    flipped = [(view != each).flatten(1).any(1) for view, each in zip(views, expected, strict=True)]
+    assert 0 < flipped[0].sum() < 64
+    assert not torch.equal(flipped[0], flipped[1])
+
+
+def test_files_are_decoded_once_and_labels_stay_one_for_each_sample(folder):
+    loader = loader_of(folder, [T.DecodeJpeg(), DINO, NORMALIZE])
+    labels = []
+    for views, batch_labels in loader:
+        assert len(views) == 10
+        assert {len(view) for view in views} == {len(batch_labels)}
+        labels += batch_labels.tolist()
+    assert labels == [label for _, label in folder.samples]
+    assert sum(loader.stats.values()) == len(folder)
+
+
+def test_a_sample_is_viewed_alike_beside_bad_files(folder):
+    class WithBad(torch.utils.data.Dataset):
+        def __init__(self, bad):
+            self.bad = bad
+
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return b"no image" if index in self.bad else folder[index][0], index
+
+    made = []
+    for bad in ((), (1,)):
+        files = DataLoader(WithBad(bad), 4, collate_fn=fl.collate)
+        transform = T.Compose([T.DecodeJpeg(on_error="skip"), DINO])
+        with pytest.warns(UserWarning, match="left out") if bad else nullcontext():
+            made += list(fl.PrefetchLoader(files, transform=transform, device="cpu"))
+    (whole, _), (rest, labels) = made
+    assert labels.tolist() == [0, 2, 3]
+    assert all(torch.equal(view[[0, 2, 3]], other) for view, other in zip(whole, rest, strict=True))
+
+
+def test_a_resumed_run_makes_the_same_views(folder):
+    whole = list(loader_of(folder, [T.DecodeJpeg(), DINO]))
+    first = loader_of(folder, [T.DecodeJpeg(), DINO])
+    next(iter(first))
+    second = loader_of(folder, [T.DecodeJpeg(), DINO])
+    second.load_state_dict(first.state_dict())
+    for (views, _), (expected, _) in zip(second, whole[1:], strict=True):
+        assert all(torch.equal(view, other) for view, other in zip(views, expected, strict=True))
+
+
+def test_views_may_lie_at_fixed_addresses(folder):
+    plain = list(loader_of(folder, [T.DecodeJpeg(), DINO]))
+    for (views, _), (expected, _) in zip(loader_of(folder, [T.DecodeJpeg(), DINO], static=True), plain, strict=True):
+        assert all(torch.equal(view, other) for view, other in zip(views, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: T.MultiView(T.RandomInvert()), "one for each view"),
+        (lambda: T.MultiView([]), "got 0"),
+        (lambda: T.MultiView([[T.DecodeJpeg()]]), "DecodeJpeg is for all views"),
+        (lambda: T.MultiView([[T.MixUp(num_classes=3)]]), "MixUp is for all views"),
+        (lambda: T.Compose([DINO, T.MixUp(num_classes=3)]), "MixUp must come before MultiView"),
+        (lambda: T.Compose([DINO, DINO]), "MultiView must come before MultiView"),
+        (lambda: T.RandomApply([DINO]), "MultiView is for all images"),
+    ],
+)
+def test_what_cannot_be_done_to_views_is_refused(make, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        make()
+
+
+def test_boxes_and_lists_are_refused():
+    box = [tv_tensors.BoundingBoxes([[1, 2, 9, 9]], format="XYXY", canvas_size=(32, 32))] * 4
+    with pytest.raises(TypeError, match=r"batch\[1\]\[0\] is BoundingBoxes"):
+        next(iter(fl.PrefetchLoader([(noise(), box)], transform=DINO, device="cpu")))
+    with pytest.raises(TypeError, match="got a list of 4 images"):
+        next(iter(fl.PrefetchLoader([(list(noise()), [0] * 4)], transform=DINO, device="cpu")))
