@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fastload import transforms
-from fastload.offload.step import Step, Targets
+from fastload.offload.outcome import Step, TargetRole
 
 __all__ = ["parts"]
 
@@ -16,7 +16,7 @@ NO_PEER = "fastload has none like it"
 CV2 = "OpenCV resizes without antialiasing"
 
 
-def parts(compose: Any, targets: Targets) -> tuple[Any, list[Any], tuple[Step, ...]]:
+def parts(compose: Any, targets: TargetRole) -> tuple[Any, list[Any], tuple[Step, ...]]:
     """The worker's part, the device's transforms and the table of an Albumentations ``Compose``.
 
     Raises:
@@ -43,9 +43,9 @@ def parts(compose: Any, targets: Targets) -> tuple[Any, list[Any], tuple[Step, .
     return type(compose)(kept, seed=getattr(compose, "seed", None)), moved, table
 
 
-def _why_not(compose: Any, targets: Targets) -> str:
+def _why_not(compose: Any, targets: TargetRole) -> str:
     """Why no step can move; empty if some may."""
-    if targets is not Targets.NONE:
+    if targets is not TargetRole.NONE:
         return "masks, boxes or keypoints are passed"
     if getattr(compose, "processors", None) or getattr(compose, "additional_targets", None):
         return "has parameters for boxes, keypoints or other targets"

@@ -106,7 +106,7 @@ INSTEAD = """Write it yourself:
 
 
 @dataclass
-class Plan:
+class OffloadPlan:
     """What is done with a loader.
 
     Attributes:
@@ -135,7 +135,7 @@ class Plan:
         return f"{self.place.attribute}\n{self.split}\nimages: {decoding}"
 
 
-def _planned(loader: Any) -> Plan:
+def _planned(loader: Any) -> OffloadPlan:
     if not isinstance(loader, DataLoader):
         raise CannotOffloadError(f"the loader is a {type(loader).__name__} and no DataLoader")
     if isinstance(loader.dataset, IterableDataset):
@@ -152,7 +152,7 @@ def _planned(loader: Any) -> Plan:
     samples = _samples(dataset, PROBED)
     files = any(isinstance(image.value, bytes) for sample in samples for image in _handed_of(sample))
     collate = OffloadCollate(loader.collate_fn, files=files)
-    return Plan(place, parts, files, dataset, collate, _images_of(samples, collate))
+    return OffloadPlan(place, parts, files, dataset, collate, _images_of(samples, collate))
 
 
 def _split(place: Place) -> Split:

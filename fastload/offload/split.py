@@ -10,7 +10,18 @@ import torch
 
 from fastload.arguments import chosen
 from fastload.offload import albumentations, timm, torchvision
-from fastload.offload.step import Does, Format, Normalizes, OnTargets, Outcome, Scales, Stays, Step, Targets, Values
+from fastload.offload.outcome import (
+    Does,
+    Format,
+    Normalizes,
+    OnTargets,
+    Outcome,
+    Scales,
+    Stays,
+    Step,
+    TargetRole,
+    Values,
+)
 from fastload.offload.unwrap import flattened, package_of
 from fastload.offload.worker_steps import WorkerSteps
 from fastload.transforms import Compose, Normalize, Photometric
@@ -74,7 +85,7 @@ def split(transform: Any, *, targets: str = "none") -> Split:
         TypeError: ``transform``, or a step of it, is not callable.
         ValueError: ``targets`` is not one of the three.
     """
-    role = Targets[chosen("targets", targets, tuple(name.lower() for name in Targets.__members__)).upper()]
+    role = TargetRole[chosen("targets", targets, tuple(name.lower() for name in TargetRole.__members__)).upper()]
     if package_of(transform) == "albumentations":
         worker, device, steps = albumentations.parts(transform, role)
         return Split(worker, Compose(device) if device else None, steps)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fastload import transforms
-from fastload.offload.step import Does, Format, Nothing, Outcome, Scales, Stays, Targets, Values
+from fastload.offload.outcome import Does, Format, Nothing, Outcome, Scales, Stays, TargetRole, Values
 from fastload.offload.torchvision import PILLOWS
 
 __all__ = ["erasing", "outcome"]
@@ -31,7 +31,7 @@ def outcome(step: Any, values: Values) -> Outcome:
 
 
 def _random_resized_crop(step: Any, values: Values) -> Outcome:
-    if values.targets is not Targets.NONE:
+    if values.targets is not TargetRole.NONE:
         return Stays("targets would follow")
     several = step.interpolation if isinstance(step.interpolation, tuple | list) else [step.interpolation]
     crops = [transforms.RandomResizedCrop(step.size, step.scale, step.ratio, each) for each in several]

@@ -8,7 +8,18 @@ from typing import Any
 import torch
 
 from fastload import transforms
-from fastload.offload.step import Does, Format, Normalizes, Nothing, OnTargets, Outcome, Scales, Stays, Targets, Values
+from fastload.offload.outcome import (
+    Does,
+    Format,
+    Normalizes,
+    Nothing,
+    OnTargets,
+    Outcome,
+    Scales,
+    Stays,
+    TargetRole,
+    Values,
+)
 
 __all__ = ["PILLOWS", "outcome", "preset_steps"]
 
@@ -33,12 +44,12 @@ def outcome(step: Any, values: Values) -> Outcome:
 
 def _geometric(step: Any, values: Values, transform: Any, *, makes_one_size: bool, fill: Any = 0) -> Outcome:
     """A crop or a resize."""
-    if values.targets is Targets.BESIDE:
+    if values.targets is TargetRole.BESIDE:
         return Stays(BESIDE)
     interpolation = getattr(transform, "interpolation", "")
     if interpolation in PILLOWS and values.format is Format.LOADED:
         return Stays(PILLOWS[interpolation])
-    if values.targets is Targets.TOGETHER and type(step).__name__ != "Resize":
+    if values.targets is TargetRole.TOGETHER and type(step).__name__ != "Resize":
         return Stays("boxes cut away would be left out at once")
     return Does(transform, makes_one_size, has_units=fill not in (0, None))
 
@@ -63,7 +74,7 @@ def _center_crop(step: Any, values: Values) -> Outcome:
 
 
 def _flip(step: Any, values: Values) -> Outcome:
-    if values.targets is Targets.BESIDE:
+    if values.targets is TargetRole.BESIDE:
         return Stays(BESIDE)
     return Does(getattr(transforms, type(step).__name__)(step.p), commutes=True)
 
@@ -122,7 +133,7 @@ def _trivial_augment(step: Any, values: Values) -> Outcome:
 
 
 def _augment(transform: Any, values: Values) -> Outcome:
-    if values.targets is not Targets.NONE:
+    if values.targets is not TargetRole.NONE:
         return Stays("torchvision's leaves targets where they were")
     if values.format is not Format.LOADED:
         return Stays("changes floating-point values")
@@ -168,7 +179,7 @@ def _nothing(step: Any, values: Values) -> Outcome:  # noqa: ARG001
 
 
 def _pure(step: Any, values: Values) -> Outcome:  # noqa: ARG001
-    return Nothing("targets keep their types" if values.targets is Targets.TOGETHER else "nothing is left to do")
+    return Nothing("targets keep their types" if values.targets is TargetRole.TOGETHER else "nothing is left to do")
 
 
 def _on_targets(step: Any, values: Values) -> Outcome:  # noqa: ARG001

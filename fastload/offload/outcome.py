@@ -19,7 +19,7 @@ __all__ = [
     "Scales",
     "Stays",
     "Step",
-    "Targets",
+    "TargetRole",
     "Values",
 ]
 
@@ -32,7 +32,7 @@ class Format(Enum):
     NORMALIZED = "normalised"
 
 
-class Targets(Enum):
+class TargetRole(Enum):
     """What becomes of boxes, masks and keypoints."""
 
     NONE = "there are none"
@@ -53,7 +53,7 @@ class Values:
 
     format: Format = Format.LOADED
     have_one_size: bool = False
-    targets: Targets = Targets.NONE
+    targets: TargetRole = TargetRole.NONE
     commute: bool = True
 
 
