@@ -17,6 +17,7 @@ __all__ = ["HandedImage", "HandedImages", "Handover"]
 
 Worker = Callable[..., Any]
 PIXEL_DIMS = 3
+MODES = ("L", "RGB", "YCbCr", "HSV", "CMYK")  # those whose channels Pillow resizes each alone, as bytes
 
 
 class HandedImage:
@@ -114,11 +115,12 @@ def _pixels(image: Any) -> torch.Tensor:
         return image.as_subclass(torch.Tensor)
     is_pillow = isinstance(image, loaded_types("PIL.Image", "Image"))
     if is_pillow:
-        mode, image = image.mode, np.array(image)
-        if image.dtype != np.uint8:
+        if image.mode not in MODES:
             raise CannotOffloadError(
-                f"the transform is given a Pillow image of mode {mode!r}, whose values are {image.dtype}"
+                f"the transform is given a Pillow image of mode {image.mode!r}, which Pillow resizes in its own way: "
+                "convert it to 'RGB' or 'L' in the data set"
             )
+        image = np.array(image)
     if not isinstance(image, np.ndarray):
         raise CannotOffloadError(f"the transform is given {type(image).__name__}, which is no image, array or tensor")
     planes = image[:, :, None] if image.ndim < PIXEL_DIMS else image

@@ -25,6 +25,7 @@ class UndecodedJpeg(JpegImageFile):
     """
 
     source = ""  # the path of the file, if it is known
+    is_reduced = False  # whether it was asked to decode itself at a smaller size
 
     def convert(self, mode: str | None = None, *arguments: Any, **options: Any) -> Image.Image:
         """As Pillow's; the undecoded file if it would only be decoded."""
@@ -32,10 +33,15 @@ class UndecodedJpeg(JpegImageFile):
             return self._again()
         return super().convert(mode, *arguments, **options)
 
+    def draft(self, mode: str | None, size: tuple[int, int] | None) -> Any:
+        """As Pillow's."""
+        self.is_reduced = True
+        return super().draft(mode, size)
+
     @property
     def stays_undecoded(self) -> bool:
         """Whether the file's pixels are those of this image, and it is not decoded yet."""
-        if self.mode != "RGB" or self.fp is None or not self.tile:
+        if self.mode != "RGB" or self.fp is None or not self.tile or self.is_reduced:
             return False
         return "exif" not in self.info or self.getexif().get(ORIENTATION, UPRIGHT) == UPRIGHT
 

@@ -326,6 +326,16 @@ def test_what_it_does_not_know_is_refused_with_the_lines_to_write(pairs, refused
     assert "T.DecodeJpeg()" in str(raised.value)
 
 
+@pytest.mark.parametrize("mode", ["P", "RGBA", "I;16"])
+def test_images_that_pillow_resizes_in_its_own_way_are_refused(pairs, mode):
+    class OfMode(Pairs):
+        def __getitem__(self, index):
+            return self.transform(Image.new(mode, (40, 40))), index
+
+    with pytest.raises(TypeError, match=f"mode '{mode}'"):
+        fl.offload(DataLoader(OfMode(pairs.files, evaluation())))
+
+
 def test_an_empty_data_set_is_refused(pairs):
     with pytest.raises(ValueError, match="empty"):
         fl.offload(DataLoader(Pairs([], pairs.transform)))

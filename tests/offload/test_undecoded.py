@@ -58,6 +58,14 @@ def test_what_looked_at_pixels_hands_over_no_file(photograph):
     assert contents_of(image) is None
 
 
+def test_an_image_that_is_to_be_decoded_smaller_is_decoded(photograph):
+    with undecoded_jpegs():
+        image = Image.open(photograph)
+        image.draft("RGB", (20, 15))
+        assert image.convert("RGB").size == (20, 15)
+        assert contents_of(image) is None
+
+
 @pytest.mark.parametrize("mode", ["L", "CMYK"])
 def test_colours_that_pillow_converts_are_converted_by_pillow(tmp_path, mode):
     Image.new(mode, (4, 2), 7).save(tmp_path / "image.jpg")
