@@ -1,4 +1,7 @@
-"""Transforms as people write them: what each framework's own scripts and documents build."""
+"""Transforms as people write them: what each framework's own scripts and documents build.
+
+timm and Albumentations are imported when a pipeline of theirs is built: other tests need not wait for them.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,26 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import timm.data
 import torch
 import torchvision
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 from torchvision.transforms.functional import InterpolationMode
 
-A = pytest.importorskip("albumentations")  # which is not on every machine with a GPU
-ToTensorV2 = pytest.importorskip("albumentations.pytorch").ToTensorV2
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 AS_FLOAT = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
+
+
+class Albumentations:
+    """The package, imported when it is used; it is not on every machine with a GPU."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "ToTensorV2":
+            return pytest.importorskip("albumentations.pytorch").ToTensorV2
+        return getattr(pytest.importorskip("albumentations"), name)
+
+
+A = Albumentations()
 
 
 class ReferencePreset:
@@ -38,7 +50,9 @@ def reference(policy: Any = None, erasing: float = 0.0) -> ReferencePreset:
 
 
 def timm_training(**options: Any) -> Any:
-    return timm.data.create_transform(**{"input_size": 224, "is_training": True, "use_prefetcher": False, **options})
+    from timm.data import create_transform  # noqa: PLC0415
+
+    return create_transform(**{"input_size": 224, "is_training": True, "use_prefetcher": False, **options})
 
 
 def contrastive(size: int, scale: tuple[float, float], jitter: float, blur: float, *more: Any) -> v1.Compose:
@@ -137,7 +151,7 @@ PIPELINES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: v1.Compose([v1.Lambda(lambda image: image.convert("RGB")), v1.Resize((64, 64)), v1.ToTensor()]),
         "<lambda>",
     ),
-    "timm, evaluation": (lambda: timm.data.create_transform(224, is_training=False, use_prefetcher=False), "moves"),
+    "timm, evaluation": (lambda: timm_training(is_training=False), "moves"),
     "timm, create_transform": (lambda: timm_training(auto_augment=None), "moves"),
     "timm, random interpolation (default of train.py)": (
         lambda: timm_training(auto_augment=None, interpolation="random"),
@@ -163,17 +177,19 @@ PIPELINES: dict[str, tuple[Callable[[], Any], str]] = {
                 A.HorizontalFlip(p=0.5),
                 A.RandomBrightnessContrast(p=0.2),
                 A.Normalize(),
-                ToTensorV2(),
+                A.ToTensorV2(),
             ]
         ),
         "RandomCrop, HorizontalFlip, RandomBrightnessContrast",
     ),
     "Albumentations documents, ImageNet": (
-        lambda: A.Compose([A.RandomResizedCrop(size=(224, 224)), A.HorizontalFlip(p=0.5), A.Normalize(), ToTensorV2()]),
+        lambda: A.Compose(
+            [A.RandomResizedCrop(size=(224, 224)), A.HorizontalFlip(p=0.5), A.Normalize(), A.ToTensorV2()]
+        ),
         "RandomResizedCrop",
     ),
     "Albumentations, crops of one size": (
-        lambda: A.Compose([A.CenterCrop(64, 64), A.VerticalFlip(), A.ToGray(p=0.2), A.Normalize(), ToTensorV2()]),
+        lambda: A.Compose([A.CenterCrop(64, 64), A.VerticalFlip(), A.ToGray(p=0.2), A.Normalize(), A.ToTensorV2()]),
         "moves",
     ),
 }
