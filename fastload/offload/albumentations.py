@@ -6,8 +6,11 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from fastload import transforms
 from fastload.offload.outcome import Step, TargetRole
+from fastload.offload.unwrap import package_of
 
 __all__ = ["parts"]
 
@@ -45,6 +48,8 @@ def parts(compose: Any, targets: TargetRole) -> tuple[Any, list[Any], tuple[Step
 
 def _why_not(compose: Any, targets: TargetRole) -> str:
     """Why no step can move; empty if some may."""
+    if not any(type(step).__name__ == "ToTensorV2" for step in compose.transforms):
+        return "gives an array (H, W, C): add ToTensorV2()"
     if targets is not TargetRole.NONE:
         return "masks, boxes or keypoints are passed"
     if getattr(compose, "processors", None) or getattr(compose, "additional_targets", None):
@@ -54,7 +59,7 @@ def _why_not(compose: Any, targets: TargetRole) -> str:
 
 def _outcome(step: Any) -> Any:
     """A transform of fastload, None if nothing is left to do, or the reason why the step stays."""
-    translate = TRANSLATIONS.get(type(step).__name__)
+    translate = TRANSLATIONS.get(type(step).__name__) if package_of(step) == "albumentations" else None
     if translate is None:
         return NO_PEER
     try:
@@ -78,7 +83,16 @@ def _random_crop(step: Any) -> Any:
 
 
 def _center_crop(step: Any) -> Any:
-    return "pads" if step.pad_if_needed else transforms.CenterCrop((step.height, step.width))
+    return "pads" if step.pad_if_needed else CenterCrop((step.height, step.width))
+
+
+class CenterCrop(transforms.CenterCrop):
+    """A box at the centre; of an odd number of pixels around it, the greater half is below or to the right."""
+
+    def sample(self, sizes: torch.Tensor, key: transforms.Key) -> torch.Tensor:  # noqa: ARG002
+        size = torch.tensor(self.size)
+        start = (sizes - size) // 2
+        return torch.cat([start, size.expand_as(start)], dim=1).int()
 
 
 def _to_grey(step: Any) -> Any:

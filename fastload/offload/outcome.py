@@ -30,6 +30,7 @@ class Format(Enum):
     LOADED = "as loaded: bytes of a Pillow image, or whatever the data set yields"
     UNIT = "floating-point, from 0 to 1"
     NORMALIZED = "normalised"
+    DOUBLE = "float64, which fastload does not compute in"
 
 
 class TargetRole(Enum):
@@ -46,14 +47,20 @@ class Values:
 
     Attributes:
         format: of their values.
+        dtype: of the values, once they are floating-point.
+        are_tensors: whether images are tensors for certain: a conversion was before.
         have_one_size: whether all images have one height and width by now.
         targets: what becomes of those.
+        targets_are_plain: whether those given together were made plain tensors, which follow nothing in torchvision.
         commute: whether all that was moved so far leaves boxes as valid, large and inside as they are.
     """
 
     format: Format = Format.LOADED
+    dtype: torch.dtype = torch.float32
+    are_tensors: bool = False
     have_one_size: bool = False
     targets: TargetRole = TargetRole.NONE
+    targets_are_plain: bool = False
     commute: bool = True
 
 
@@ -89,14 +96,22 @@ class Normalizes:
 
     mean: Sequence[float]
     std: Sequence[float]
+    dtype: torch.dtype = torch.float32
     why: str = ""
 
 
 @dataclass(frozen=True)
 class Nothing:
-    """A step that changes no value."""
+    """A step that changes no value.
+
+    Attributes:
+        makes_tensors: whether it makes tensors of Pillow images.
+        makes_plain: whether it makes plain tensors of boxes, masks and keypoints.
+    """
 
     why: str = "nothing is left to do"
+    makes_tensors: bool = False
+    makes_plain: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,9 +123,14 @@ class OnTargets:
 
 @dataclass(frozen=True)
 class Stays:
-    """A step that stays in the worker, as do all before it."""
+    """A step that stays in the worker, as do all before it.
+
+    Attributes:
+        makes: the format of values after it, if it is known to be another.
+    """
 
     why: str
+    makes: Format | None = None
 
 
 Outcome = Does | Scales | Normalizes | Nothing | OnTargets | Stays

@@ -14,6 +14,7 @@ from fastload.offload.outcome import (
     Does,
     Format,
     Normalizes,
+    Nothing,
     OnTargets,
     Outcome,
     Scales,
@@ -108,13 +109,18 @@ def _outcomes(originals: Sequence[Any], values: Values) -> Iterator[Outcome]:
         outcome = OUTCOMES.get(package_of(each), _unknown)(each, values)
         yield outcome
         if isinstance(outcome, Stays):
+            values.format = outcome.makes or values.format
             values.have_one_size = False
             values.commute = True  # what is moved comes after it
         elif isinstance(outcome, Does):
             values.have_one_size = values.have_one_size or outcome.makes_one_size
             values.commute = values.commute and outcome.commutes
-        elif isinstance(outcome, Scales) and values.format is Format.LOADED:
-            values.format = Format.UNIT
+        elif isinstance(outcome, Nothing):
+            values.are_tensors = values.are_tensors or outcome.makes_tensors
+            values.targets_are_plain = values.targets_are_plain or outcome.makes_plain
+        elif isinstance(outcome, Scales):
+            values.are_tensors, values.dtype = True, outcome.dtype
+            values.format = values.format if values.format is Format.NORMALIZED else Format.UNIT
         elif isinstance(outcome, Normalizes):
             values.format = Format.NORMALIZED
 
@@ -130,7 +136,7 @@ def _device_steps(outcomes: Sequence[Outcome]) -> Iterator[Any]:
         if isinstance(outcome, Scales):
             scales = outcome.dtype
         elif isinstance(outcome, Normalizes):
-            yield Normalize(outcome.mean, outcome.std)
+            yield Normalize(outcome.mean, outcome.std, dtype=outcome.dtype)
             scales = None
         elif isinstance(outcome, Does):
             if outcome.has_units and scales is not None:

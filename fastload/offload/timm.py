@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fastload import transforms
-from fastload.offload.outcome import Does, Format, Nothing, Outcome, Scales, Stays, TargetRole, Values
+from fastload.offload.outcome import Does, Nothing, Outcome, Scales, Stays, TargetRole, Values
 from fastload.offload.torchvision import PILLOWS
 
 __all__ = ["erasing", "outcome"]
@@ -23,10 +23,10 @@ def outcome(step: Any, values: Values) -> Outcome:
             return Does(erasing(step), commutes=True, has_units=True)
     except (TypeError, ValueError) as error:  # fastload's own refusal of an argument
         return Stays(str(error))
-    if kind == "MaybeToTensor" and values.format is Format.LOADED:
-        return Scales()
+    if kind == "MaybeToTensor":
+        return Nothing() if values.are_tensors else Scales()
     if kind in ("MaybePILToTensor", "ToNumpy", "PILToNumpy"):
-        return Nothing()
+        return Nothing(makes_tensors=True)
     return Stays("fastload has none like it")
 
 

@@ -26,6 +26,7 @@ __all__ = ["PILLOWS", "outcome", "preset_steps"]
 # How Pillow resizes otherwise than fastload.
 PILLOWS = {"nearest": "nearest: Pillow takes other pixels", "bicubic": "bicubic: Pillow clips between its two passes"}
 BESIDE = "boxes or masks beside the image would follow"
+PLAIN = "boxes and masks are plain tensors by then"
 Translation = Callable[[Any, Values], Outcome]
 
 
@@ -36,6 +37,8 @@ def outcome(step: Any, values: Values) -> Outcome:
         return Stays("fastload has none like it")
     if getattr(step, "_forward_hooks", None) or getattr(step, "_forward_pre_hooks", None):
         return Stays("has hooks")
+    if values.format is Format.DOUBLE and translate is not _to_dtype:
+        return Stays("computes in float64")
     try:
         return translate(step, values)
     except (TypeError, ValueError) as error:  # fastload's own refusal of an argument
@@ -44,14 +47,23 @@ def outcome(step: Any, values: Values) -> Outcome:
 
 def _geometric(step: Any, values: Values, transform: Any, *, makes_one_size: bool, fill: Any = 0) -> Outcome:
     """A crop or a resize."""
-    if values.targets is TargetRole.BESIDE:
-        return Stays(BESIDE)
+    if (why := _why_targets_hold_it(values)) is not None:
+        return Stays(why)
     interpolation = getattr(transform, "interpolation", "")
     if interpolation in PILLOWS and values.format is Format.LOADED:
         return Stays(PILLOWS[interpolation])
     if values.targets is TargetRole.TOGETHER and type(step).__name__ != "Resize":
         return Stays("boxes cut away would be left out at once")
-    return Does(transform, makes_one_size, has_units=fill not in (0, None))
+    # Bicubic goes beyond the values of an image. Floats keep that, bytes are clipped.
+    has_units = fill not in (0, None) or interpolation == "bicubic"
+    return Does(transform, makes_one_size, has_units=has_units)
+
+
+def _why_targets_hold_it(values: Values) -> str | None:
+    """Why targets would follow a geometric transform that they do not follow in torchvision; None if they do."""
+    if values.targets is TargetRole.BESIDE:
+        return BESIDE
+    return PLAIN if values.targets_are_plain else None
 
 
 def _resize(step: Any, values: Values) -> Outcome:
@@ -74,8 +86,8 @@ def _center_crop(step: Any, values: Values) -> Outcome:
 
 
 def _flip(step: Any, values: Values) -> Outcome:
-    if values.targets is TargetRole.BESIDE:
-        return Stays(BESIDE)
+    if (why := _why_targets_hold_it(values)) is not None:
+        return Stays(why)
     return Does(getattr(transforms, type(step).__name__)(step.p), commutes=True)
 
 
@@ -91,8 +103,8 @@ def _color_jitter(step: Any, values: Values) -> Outcome:
     return _colour(transforms.ColorJitter(step.brightness, step.contrast, step.saturation, step.hue), values)
 
 
-def _grayscale(step: Any, values: Values) -> Outcome:
-    return _colour(transforms.Grayscale(step.num_output_channels), values)
+def _grayscale(step: Any, values: Values) -> Outcome:  # noqa: ARG001
+    return Stays(f"makes {step.num_output_channels} channels of any number")
 
 
 def _with_probability(step: Any, values: Values) -> Outcome:
@@ -149,18 +161,21 @@ def _erasing(step: Any, values: Values) -> Outcome:
 
 
 def _to_tensor(step: Any, values: Values) -> Outcome:  # noqa: ARG001
-    return Scales() if values.format is Format.LOADED else Stays("takes a Pillow image or an array")
+    return Stays("takes a Pillow image or an array") if values.are_tensors else Scales()
 
 
 def _to_dtype(step: Any, values: Values) -> Outcome:
     if isinstance(step.dtype, dict):
         return Stays("converts each type of targets in its own way")
+    if not values.are_tensors:
+        return Stays("leaves Pillow images as they are: put ToImage before it")
     if step.dtype is torch.uint8 and values.format is Format.LOADED and getattr(step, "scale", True):
         return Nothing("are bytes already")
     if not step.dtype.is_floating_point or step.dtype is torch.float64:
-        return Stays(f"converts to {step.dtype}")
+        makes = Format.DOUBLE if step.dtype.is_floating_point else Format.LOADED
+        return Stays(f"converts to {step.dtype}", makes)
     if values.format is Format.LOADED and not getattr(step, "scale", True):
-        return Stays("does not scale values to 0 to 1")
+        return Stays("does not scale values to 0 to 1", Format.UNIT)
     return Scales(step.dtype)
 
 
@@ -171,18 +186,26 @@ def _normalize(step: Any, values: Values) -> Outcome:
     transform = transforms.Normalize(mean, std)
     if transform.full_scale != 1:
         return Stays(f"mean and std are for values from 0 to 255: {mean}, {std}")
-    return Normalizes(mean, std)
+    return Normalizes(mean, std, values.dtype)
 
 
 def _nothing(step: Any, values: Values) -> Outcome:  # noqa: ARG001
     return Nothing()
 
 
+def _to_tensor_of_bytes(step: Any, values: Values) -> Outcome:  # noqa: ARG001
+    return Nothing(makes_tensors=True)
+
+
 def _pure(step: Any, values: Values) -> Outcome:  # noqa: ARG001
-    return Nothing("targets keep their types" if values.targets is TargetRole.TOGETHER else "nothing is left to do")
+    if values.targets is not TargetRole.TOGETHER:
+        return Nothing()
+    return Nothing("targets keep their types", makes_plain=True)
 
 
 def _on_targets(step: Any, values: Values) -> Outcome:  # noqa: ARG001
+    if values.targets_are_plain:
+        return Stays(PLAIN)
     return OnTargets() if values.commute else Stays("looks at boxes after they were cut or resized")
 
 
@@ -217,7 +240,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "Grayscale": _grayscale,
     "Identity": _nothing,
     "Normalize": _normalize,
-    "PILToTensor": _nothing,
+    "PILToTensor": _to_tensor_of_bytes,
     "RandAugment": _rand_augment,
     "RandomAdjustSharpness": _sharpness,
     "RandomApply": _composed,
@@ -237,7 +260,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "Resize": _resize,
     "SanitizeBoundingBoxes": _on_targets,
     "ToDtype": _to_dtype,
-    "ToImage": _nothing,
+    "ToImage": _to_tensor_of_bytes,
     "ToPureTensor": _pure,
     "ToTensor": _to_tensor,
     "TrivialAugmentWide": _trivial_augment,

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
+import torch
+
 from fastload.offload.torchvision import preset_steps
 
 __all__ = ["flattened", "package_of"]
@@ -66,12 +68,14 @@ class _Examples:
 
 def _only_called(kind: type) -> str | None:
     """The attribute that ``__call__`` of a class, or ``forward`` of a module, calls with what it is given."""
-    methods = {name: value for each in reversed(kind.__mro__) for name, value in vars(each).items()}
-    method = methods.get("forward") or methods.get("__call__")
+    method: Any = kind.__call__
+    if method is torch.nn.Module.__call__:
+        method = getattr(kind, "forward", None)
     if not isinstance(method, FunctionType):
         return None
     code = method.__code__
     for example in (_Examples.with_image.__code__, _Examples.with_target.__code__):
         if code.co_code == example.co_code and code.co_argcount == example.co_argcount and len(code.co_names) == 1:
-            return code.co_names[0]
+            name = code.co_names[0]
+            return None if isinstance(getattr(kind, name, None), property) else name
     return None

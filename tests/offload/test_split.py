@@ -161,10 +161,10 @@ def test_what_is_random_has_the_distribution_of_torchvision(transform):
         (v2.Resize(32, antialias=False), "antialias"),
         (v2.RandomCrop(8, padding=2, padding_mode="reflect"), "padding_mode"),
         (v2.RandomCrop(8, padding=2, fill=(1, 2, 3)), "fill"),
-        (v2.Grayscale(1), "num_output_channels"),
+        (v2.Grayscale(1), "channels"),
+        (v2.Grayscale(3), "channels"),
         (v2.GaussianBlur(3), "one size"),
-        (v2.ToDtype(torch.float32), "does not scale"),
-        (v2.ToDtype(torch.float64, scale=True), "float64"),
+        (v2.ToDtype(torch.float32, scale=True), "leaves Pillow images as they are"),
         (v2.Normalize([120.0], [60.0]), "0 to 255"),
         (v2.RandomErasing(value="random"), "noise among bytes"),
         (v2.RandomApply([v2.RandomPerspective()]), "holds one that stays"),
@@ -181,6 +181,30 @@ def test_a_step_that_would_not_be_the_same_stays_with_the_reason(step, why):
     assert stays.where == "worker"
     assert why in stays.why
     assert invert.where == "device"
+
+
+@pytest.mark.parametrize(
+    ("step", "why"),
+    [
+        (v2.ToDtype(torch.float32), "does not scale"),
+        (v2.ToDtype(torch.float64, scale=True), "float64"),
+        (v1.ToTensor(), "takes a Pillow image"),
+    ],
+    ids=repr,
+)
+def test_a_conversion_of_tensors_that_would_not_be_the_same_stays(step, why):
+    assert why in fl.split([v2.ToImage(), step]).steps[1].why
+
+
+def test_values_are_converted_to_the_type_of_the_original():
+    steps = [v2.ToImage(), v2.ToDtype(torch.bfloat16, scale=True), v2.Normalize(MEAN, STD)]
+    image = photographs()[0]
+    assert ours(fl.split(steps), image).dtype is v2.Compose(steps)(image).dtype is torch.bfloat16
+
+
+@pytest.mark.long
+def test_an_array_of_albumentations_stays_an_array():
+    assert fl.split(A.Compose([A.HorizontalFlip()])).device is None
 
 
 def test_subclasses_and_hooks_are_not_known():
@@ -253,7 +277,9 @@ MOST_USED = {
 
 @pytest.mark.long
 def test_the_most_used_of_albumentations_move_or_are_named():
-    parts = {name: fl.split(A.Compose([getattr(A, name)(**options)])) for name, options in MOST_USED.items()}
+    parts = {
+        name: fl.split(A.Compose([getattr(A, name)(**options), A.ToTensorV2()])) for name, options in MOST_USED.items()
+    }
     moved = {name for name, each in parts.items() if each.worker is None}
     assert moved == {"HorizontalFlip", "VerticalFlip", "CenterCrop", "RandomCrop", "Normalize", "ToTensorV2", "ToGray"}
     assert all(parts[name].steps[0].why for name in parts.keys() - moved)
