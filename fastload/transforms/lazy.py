@@ -278,7 +278,8 @@ class LazyImages:
         mirrored = None if geometry is None else torch.from_numpy(geometry.flips_x)
         if self._normalization is not None:
             return self._flip_normalize(images, mirrored, self._normalization)
-        if mirrored is None or not (last or images.dtype is not torch.uint8):
+        converts = images.dtype is not self.dtype if last else images.dtype is torch.uint8
+        if mirrored is None or converts:
             return None
         return self._mirror(images, mirrored)
 

@@ -70,6 +70,11 @@ def test_a_single_image_and_a_video_are_images_too():
     assert torch.equal(flip(video).flatten(0, 1), normalize(IMAGES.flip(-1)))
 
 
+@pytest.mark.parametrize("first", [T.RandomErasing(1.0), T.RandomAdjustSharpness(2.0, 1.0)], ids=repr)
+def test_bytes_stay_bytes_if_a_flip_is_last(first):
+    assert T.Compose([first, T.RandomHorizontalFlip(1.0)])(IMAGES).dtype is torch.uint8
+
+
 def test_typed_images_stay_typed():
     assert type(T.Normalize(MEAN, STD)(tv_tensors.Image(IMAGES[0]))) is tv_tensors.Image
 
