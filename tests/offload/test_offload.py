@@ -16,6 +16,8 @@ from torchvision.transforms import v2
 import fastload as fl
 from fastload import transforms as T
 
+pytestmark = pytest.mark.long  # each test plays whole epochs, twice
+
 MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
 # Two decoders and a resize without rounding in between: at most two levels of 255, in units of the normalised values.
 NEAR = 2 / 255 / min(STD)
@@ -424,7 +426,6 @@ def moved(loader):
     return iter(fl.offload(loader, device="cpu"))
 
 
-@pytest.mark.long
 def test_spawned_workers_get_all_of_it(folder):
     loader = fl.offload(DataLoader(folder, 4, num_workers=1, multiprocessing_context="spawn"), device="cpu")
     for ours, theirs in zip(loader, DataLoader(folder, 4), strict=True):
