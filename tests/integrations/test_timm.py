@@ -14,7 +14,8 @@ from timm.data.mixup import FastCollateMixup
 from timm.data.random_erasing import RandomErasing
 
 import fastload as fl
-from fastload.integrations.timm import _erasing, create_loader
+from fastload.integrations.timm import create_loader
+from fastload.offload.timm import erasing
 from tests.integrations.contract import (
     ACCUMULATE,
     BATCH,
@@ -132,7 +133,7 @@ def test_erasing_has_timms_statistics(mode):
     theirs = RandomErasing(0.5, mode=mode, device="cpu")
     areas = [
         (erase(torch.full((images, 1, 32, 32), 9.0)) != 9.0).double().flatten(1).mean(1)
-        for erase in (theirs, _erasing(theirs))
+        for erase in (theirs, erasing(theirs))
     ]
     for statistic in (lambda area: (area > 0).double(), lambda area: area):
         one, two = map(statistic, areas)
