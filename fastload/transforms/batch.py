@@ -157,6 +157,6 @@ def _channels_first(images: torch.Tensor, channels: int | None) -> torch.Tensor:
         return images
     if images.shape[-1] == channels:
         return images.movedim(-1, -3)
-    if channels is None and images.shape[-1] in CHANNELS and images.shape[-3] > max(CHANNELS):
+    if channels in (None, 1) and images.shape[-1] in CHANNELS and images.shape[-3] > max(CHANNELS):
         raise TypeError(f"images must be (N, C, H, W), and {tuple(images.shape)} looks like (N, H, W, C): permute them")
     return images

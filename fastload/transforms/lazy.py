@@ -139,10 +139,11 @@ class LazyImages:
         memory_format: torch.memory_format = torch.contiguous_format,
         full_scale: float = 1.0,
     ) -> None:
-        """``(value - mean) / std`` for each channel; floating-point images lie in 0 to ``full_scale``."""
+        """``(value - mean) / std``, of each channel or of all; floating-point images lie in 0 to ``full_scale``."""
         self._refuse_choice("normalised")
         if not (self.dtype is torch.uint8 or self.dtype.is_floating_point):
             raise TypeError(f"images must be uint8 (0 to 255) or floating-point (0 to 1); got {self.dtype}")
+        mean, std = (_channels(tuple(values), self._channel_count) for values in (mean, std))
         if len(mean) != self._channel_count:
             shape = (
                 tuple(self.images.shape) if isinstance(self.images, torch.Tensor) else (self.images.channels, "H", "W")

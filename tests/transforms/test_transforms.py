@@ -70,6 +70,13 @@ def test_a_single_image_and_a_video_are_images_too():
     assert torch.equal(flip(video).flatten(0, 1), normalize(IMAGES.flip(-1)))
 
 
+def test_one_mean_and_std_are_for_all_channels_as_in_torchvision():
+    expected = v2.functional.normalize(IMAGES / 255, (0.5,), (0.2,))
+    torch.testing.assert_close(T.Normalize((0.5,), (0.2,))(IMAGES), expected)
+    with pytest.raises(TypeError, match=r"looks like \(N, H, W, C\)"):
+        T.Normalize((0.5,), (0.2,))(IMAGES.movedim(1, -1))
+
+
 @pytest.mark.parametrize("first", [T.RandomErasing(1.0), T.RandomAdjustSharpness(2.0, 1.0)], ids=repr)
 def test_bytes_stay_bytes_if_a_flip_is_last(first):
     assert T.Compose([first, T.RandomHorizontalFlip(1.0)])(IMAGES).dtype is torch.uint8
