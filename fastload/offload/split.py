@@ -30,6 +30,7 @@ from fastload.transforms import Compose, Normalize, Photometric
 __all__ = ["Split", "split"]
 
 OUTCOMES = {"torchvision": torchvision.outcome, "timm": timm.outcome}
+CONVERSIONS = ("PILToTensor", "ToImage", "ToTensor")  # which take Pillow images
 WIDTH = 80  # columns of the table
 NAME_WIDTH = 36
 
@@ -91,7 +92,7 @@ def split(transform: Any, *, targets: str = "none") -> Split:
         worker, device, steps = albumentations.parts(transform, role)
         return Split(worker, Compose(device) if device else None, steps)
     originals = list(flattened(transform))
-    outcomes = list(_outcomes(originals, Values(targets=role)))
+    outcomes = list(_outcomes(originals, Values(are_tensors=_are_given_tensors(originals), targets=role)))
     last = max((place for place, outcome in enumerate(outcomes) if isinstance(outcome, Stays)), default=-1)
     in_worker = [place <= last or isinstance(outcome, OnTargets) for place, outcome in enumerate(outcomes)]
     kept = [each for each, stays in zip(originals, in_worker, strict=True) if stays]
@@ -102,6 +103,17 @@ def split(transform: Any, *, targets: str = "none") -> Split:
         for each, outcome, stays in zip(originals, outcomes, in_worker, strict=True)
     )
     return Split(WorkerSteps(kept) if kept else None, None if is_idle else Compose(moved), steps)
+
+
+def _are_given_tensors(originals: Sequence[Any]) -> bool:
+    """Whether only tensors get through: a normalisation, which refuses Pillow images, comes before any conversion."""
+    for each in originals:
+        kind = type(each).__name__
+        if package_of(each) != "torchvision" or kind not in torchvision.TRANSLATIONS or kind in CONVERSIONS:
+            return False
+        if kind == "Normalize":
+            return True
+    return False
 
 
 def _outcomes(originals: Sequence[Any], values: Values) -> Iterator[Outcome]:

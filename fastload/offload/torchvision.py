@@ -21,7 +21,7 @@ from fastload.offload.outcome import (
     Values,
 )
 
-__all__ = ["PILLOWS", "outcome", "preset_steps"]
+__all__ = ["PILLOWS", "TRANSLATIONS", "outcome", "preset_steps"]
 
 # How Pillow resizes otherwise than fastload.
 PILLOWS = {"nearest": "nearest: Pillow takes other pixels", "bicubic": "bicubic: Pillow clips between its two passes"}

@@ -109,7 +109,7 @@ PIPELINES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "torchvision documents, v2 classification": (
         lambda: v2.Compose([v2.RandomResizedCrop((224, 224), antialias=True), v2.RandomHorizontalFlip(0.5), *AS_FLOAT]),
-        "RandomResizedCrop, RandomHorizontalFlip, ToDtype",
+        "moves",
     ),
     "torchvision documents, v2 from images": (
         lambda: v2.Compose(
