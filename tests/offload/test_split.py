@@ -296,7 +296,7 @@ def test_the_most_used_of_albumentations_move_or_are_named():
     ids=["at times", "boxes", "other images"],
 )
 def test_albumentations_with_more_than_an_image_stays(options):
-    assert fl.split(A.Compose([A.HorizontalFlip()], **options())).device is None
+    assert fl.split(A.Compose([A.HorizontalFlip(), A.ToTensorV2()], **options())).device is None
 
 
 @pytest.mark.long
