@@ -67,4 +67,4 @@ def test_what_is_random_has_the_distribution_of_albumentations(steps):
     ours = measured(fl.split(whole).device(tensor(picture, SAMPLES), Key(seed=7)))
     noise = np.random.default_rng(2).uniform(-8, 8, (2, *ours.shape))  # hides a level that OpenCV rounds
     for one, other in zip((ours + noise[0]).T, (theirs + noise[1]).T, strict=True):
-        assert ks_2samp(one, other).pvalue > 0.001
+        assert ks_2samp(one, other, method="asymp").pvalue > 0.001
