@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from fastload.data.encoded import EncodedImages
-from fastload.prefetch.decoded_images import DecodedImages
+from fastload.prefetch.image_group import ImageGroup, ImagePlaces, places_of, skip_together
 from fastload.prefetch.item import Item
 from fastload.streams import SideStream, SyncStream
 from fastload.structure.field import Rule
-from fastload.structure.images import find_images, is_single, remark_on_others, remark_on_range
-from fastload.structure.loaded_types import is_vision
+from fastload.structure.images import find_images, remark_on_others, remark_on_range
 from fastload.structure.targets import has_targets
 from fastload.structure.tree import Path, Tree, retyped, take_rows, tensors, tree_flatten, tree_unflatten
 from fastload.targets.follow import follow
 from fastload.transfer.transfer import Transfer, device_blocks, has_unmoved
-from fastload.transforms import Compose, Key, Normalize, RandomHorizontalFlip, Transform
+from fastload.transforms import Compose, DecodeJpeg, Key, Normalize, RandomHorizontalFlip, Transform
 from fastload.transforms.batch import Batch
 
 __all__ = ["Preparer"]
@@ -82,33 +81,48 @@ class Preparer:
 
     def _transformed(self, item: Item, tree: Tree, transform: Transform) -> Tree | None:
         """The batch with its images transformed, and all that belongs to them; None if all samples are skipped."""
-        files = {path: leaf for path, leaf in tree.leaves.items() if isinstance(leaf, EncodedImages)}
-        images = find_images(tree, self._images, files)
+        encoded = {path: leaf for path, leaf in tree.leaves.items() if isinstance(leaf, EncodedImages)}
+        images = find_images(tree, self._images, encoded)
         transform.check(tree)
         item.remark = self._remark(tree, images)
         if not has_targets(tree):  # all copies are queued before any transform; boxes are moved on the host
             tree = tree.replaced(self._transfer.move(tree.leaves))
             images = {path: tree.leaves[path] for path in images}
-        done: list[tuple[Batch, int]] = []
         results: dict[Path, Any] = {}
         most = 0
-        for sample, view, paths in _groups(images):
-            with self._group({path: images[path] for path in paths}, item.images.get(paths[0])) as (group, samples):
-                transform.run(group, self._key.from_sample(sample).for_view(view))
-            results |= _returned(group, {path: images[path] for path in paths})
-            done.append((group, samples))
-            most = max(most, sample + samples)
+        with ExitStack() as pinned:
+            groups = [pinned.enter_context(self._group(places, images, item)) for places in places_of(images)]
+            files = [group for group in groups if group.are_files]
+            if len(files) > 1:
+                self._decode(files)
+                skip_together(files)
+            for group in groups:
+                places = group.places
+                transform.run(group.batch, self._key.from_sample(places.sample).for_view(places.view))
+                results |= _returned(group.batch, {path: images[path] for path in places.paths})
+                most = max(most, places.sample + group.samples)
         self._key = self._key.advanced(most)
         self._samples += most
-        return self._followed(tree.replaced(results), _by_path(results), done)
+        return self._followed(tree.replaced(results), _by_path(results), groups)
 
-    def _followed(self, tree: Tree, images: dict[Path, torch.Tensor], done: list[tuple[Batch, int]]) -> Tree | None:
+    def _decode(self, files: list[ImageGroup]) -> None:
+        """Decode what was not decoded ahead: it must be known which files are bad before any image is transformed."""
+        transform = self._transform
+        decode = transform.transforms[0] if isinstance(transform, Compose) and transform.transforms else transform
+        for group in files:
+            if isinstance(decode, DecodeJpeg) and not group.batch.is_decoded:
+                decode.run(group.batch, self._key)
+                group.batch.is_decoded = True
+
+    def _followed(self, tree: Tree, images: dict[Path, torch.Tensor], groups: list[ImageGroup]) -> Tree | None:
         """The batch with what belongs to its transformed ``images``; None if all samples are skipped."""
-        for group, samples in done:
-            self._counts.update(group.counts)
-            if group.kept is not None:
-                tree = tree_flatten(take_rows(tree_unflatten(tree), group.kept, samples))
-        first, _ = done[0]  # targets and labels belong to its images
+        kept = {group.samples: group.batch.kept for group in groups if group.batch.kept is not None}
+        whole = {path for group in groups if group.batch.kept is not None for path in group.places.paths}
+        for samples, rows in kept.items():
+            tree = tree_flatten(take_rows(tree_unflatten(tree), rows, samples, whole))
+        for group in groups:
+            self._counts.update(group.batch.counts)
+        first = groups[0].batch  # targets and labels belong to its images
         if first.is_empty:
             return None
         for mix in first.mixes:
@@ -117,19 +131,20 @@ class Preparer:
         return follow(tree, images, first.moves, self._transfer.move, per_box) if first.moves else tree
 
     @contextmanager
-    def _group(self, images: dict[Path, Any], decoded: DecodedImages | None) -> Iterator[tuple[Batch, int]]:
-        """Images that go through the transform together, and how many samples: decoded, or files, or on the device."""
-        image = next(iter(images.values()))
+    def _group(self, places: ImagePlaces, images: dict[Path, Any], item: Item) -> Iterator[ImageGroup]:
+        """The images at these places: decoded ahead, or files in pinned memory, or moved to the device."""
+        paths = places.paths
+        image, decoded = images[paths[0]], item.images.get(paths[0])
         if decoded is not None:
             decoded.hand_over(self.side)
-            yield decoded.group, decoded.samples
+            yield ImageGroup(decoded.group, decoded.samples, places)
         elif isinstance(image, EncodedImages):
             with self._transfer.pinned(image) as files:
-                yield Batch(files, self.side.device), len(files)
+                yield ImageGroup(Batch(files, self.side.device), len(files), places)
         else:
-            moved = list(self._transfer.move(images).values())
-            group = Batch(moved if len(moved) > 1 else moved[0], self.side.device)
-            yield group, len(group)
+            moved = list(self._transfer.move({path: images[path] for path in paths}).values())
+            batch = Batch(moved if len(moved) > 1 else moved[0], self.side.device)
+            yield ImageGroup(batch, len(batch), places)
 
     def _remark(self, tree: Tree, images: dict[Path, Any]) -> str | None:
         """Look once at what the loader yields: at tensors that look like images, and at the values to be normalised."""
@@ -141,28 +156,6 @@ class Preparer:
         if self._normalize is not None and image.device.type == "cpu":
             remarks.append(remark_on_range(image, self._normalize.full_scale))
         return "\n".join(filter(None, remarks)) or None
-
-
-def _groups(images: dict[Path, Any]) -> Iterator[tuple[int, int, list[Path]]]:
-    """The paths of images that go through the transform together, with the number of their first sample and their view.
-
-    Those of a list go together where they agree in all but size; else each alone. Each list and each batch of images is
-    a view of the samples.
-    """
-    views: dict[Path, list[Path]] = {}
-    for path, image in images.items():
-        views.setdefault(_list_of(path) if _is_single_image(image) else path, []).append(path)
-    for view, paths in enumerate(views.values()):
-        if len(paths) == 1 or len({(images[path].shape[0], images[path].dtype) for path in paths}) == 1:
-            yield 0, view, paths
-        else:
-            yield from ((sample, view, [path]) for sample, path in enumerate(paths))
-
-
-def _list_of(path: Path) -> Path:
-    """The path without its last index, which is that of the sample."""
-    depth = max((depth for depth, key in enumerate(path) if isinstance(key, int)), default=len(path))
-    return path[:depth] + path[depth + 1 :]
 
 
 def _returned(group: Batch, images: dict[Path, Any]) -> dict[Path, Any]:
@@ -181,10 +174,6 @@ def _returned(group: Batch, images: dict[Path, Any]) -> dict[Path, Any]:
 def _by_path(results: dict[Path, Any]) -> dict[Path, torch.Tensor]:
     """Each tensor of the results; images of different sizes are in a list where their files were."""
     return {(*path, *inner): image for path, result in results.items() for inner, image in tensors(result).items()}
-
-
-def _is_single_image(image: Any) -> bool:
-    return isinstance(image, torch.Tensor) and is_single(image) and not is_vision(image, "Video")
 
 
 def _normalize_of(transform: Callable[..., Any] | None) -> Normalize | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, MutableSequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,20 +148,53 @@ def name_of(path: Path, of: str = "batch") -> str:
     return f"{of}{''.join(f'[{key!r}]' for key in path)}"
 
 
-def take_rows(batch: Any, rows: torch.Tensor, samples: int) -> Any:
-    """``batch`` with some of its samples only: of every tensor and list of ``samples`` entries, the ``rows``.
+def take_rows(batch: Any, rows: torch.Tensor, samples: int, whole: Collection[Path] = ()) -> Any:
+    """``batch`` with some of its samples only: the ``rows`` of every tensor and list with an entry for each sample.
 
-    >>> take_rows((torch.tensor([5, 6, 7]), ["a", "b", "c"], "abc"), torch.tensor([0, 2]), 3)
+    >>> take_rows((torch.tensor([5, 6, 7]), ["a", "b", "c"], "abc"), torch.tensor([0, 2]), 3, whole=[(2,)])
     (tensor([5, 7]), ['a', 'c'], 'abc')
+
+    What stands at the paths ``whole`` is left as it is, and what holds it is a container of fields. So is a list of
+    tensors that each have a row for each sample, unless only their sizes differ: of tuples, ``default_collate`` makes
+    such lists.
     """
-    if isinstance(batch, torch.Tensor):
-        return batch[rows] if batch.ndim and len(batch) == samples else batch
-    if isinstance(batch, list) and len(batch) == samples:
-        return [batch[row] for row in rows.tolist()]
-    children = children_of(batch)
+    return _taken(batch, (), rows, samples, whole)
+
+
+def _taken(value: Any, path: Path, rows: torch.Tensor, samples: int, whole: Collection[Path]) -> Any:
+    if path in whole:
+        return value
+    if isinstance(value, torch.Tensor):
+        return value[rows] if value.ndim and len(value) == samples else value
+    children = children_of(value)
     if children is None:
-        return batch
-    return with_children(batch, [(key, take_rows(child, rows, samples)) for key, child in children])
+        return value
+    holds_whole = any(each[: len(path)] == path for each in whole)
+    if not holds_whole and _is_of_samples(value, samples):
+        chosen = (value[row] for row in rows.tolist())
+        return list(chosen) if isinstance(value, list) else tuple(chosen)
+    return with_children(value, [(key, _taken(each, (*path, key), rows, samples, whole)) for key, each in children])
+
+
+def _is_of_samples(value: Any, samples: int) -> bool:
+    """Whether it is a list or tuple with an entry for each sample, and not one of fields."""
+    if not (isinstance(value, list) or type(value) is tuple) or len(value) != samples:
+        return False
+    return not all(_is_column(each, samples) for each in value) or _differ_in_size(value)
+
+
+def _is_column(value: Any, samples: int) -> bool:
+    """Whether it has a row for each sample; boxes and masks of one image, of torchvision's types, have not."""
+    if isinstance(value, list):
+        return bool(value) and all(_is_column(each, samples) for each in value)
+    return type(value) is torch.Tensor and value.ndim > 0 and len(value) == samples
+
+
+def _differ_in_size(values: Sequence[Any]) -> bool:
+    """Whether they are tensors that nothing but their sizes kept from being stacked."""
+    if not all(isinstance(value, torch.Tensor) for value in values):
+        return False
+    return len({(value.dtype, value.ndim) for value in values}) == 1 and len({value.shape for value in values}) > 1
 
 
 def value_at(batch: Any, path: Path) -> Any:

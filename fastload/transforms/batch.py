@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -60,6 +60,14 @@ class Batch:
     def is_stacked(self) -> bool:
         """Whether several images are one tensor."""
         return isinstance(self.images, torch.Tensor) and len(self) > 1
+
+    def leave_out(self, samples: Collection[int]) -> None:
+        """Leave out these samples of a batch of decoded files, beside those that were skipped."""
+        before = list(range(len(self))) if self.kept is None else self.kept.tolist()
+        rows = [row for row, sample in enumerate(before) if sample not in samples]
+        if rows and isinstance(self.images, Ragged):
+            self.images = self.images.take(torch.tensor(rows))
+        self.kept = torch.tensor([before[row] for row in rows], dtype=torch.int64)
 
     def parts(self, key: Key) -> Iterator[tuple[Batch, Key]]:
         """The batches to transform, each with the key of its random numbers: this one, or its views."""

@@ -1,11 +1,13 @@
 """Files to pixels: the same as Pillow's, in order, and bad files named."""
 
 import random
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
 import fastload as fl
@@ -136,6 +138,52 @@ def test_bad_files_are_skipped_with_their_labels(device):
         batches = [(images.shape, labels.tolist()) for images, labels in loader]
     assert batches == [((1, 3, 8, 8), [0]), ((1, 3, 8, 8), [2])]
     assert loader.stats["skipped"] == 2
+
+
+def skipped(*samples, device, images=None, then=(), collate=None):
+    """What a loader makes of one batch, in which bad files are skipped, and images are replaced by their shapes."""
+    batches = [(collate or partial(fl.collate, images=images))(samples)]
+    transform = T.Compose([T.DecodeJpeg(on_error="skip"), T.Resize((8, 8)), *then])
+    with pytest.warns(UserWarning, match="left out"):
+        [batch] = fl.PrefetchLoader(batches, transform=transform, device=device)
+    return tree_map_only(torch.Tensor, lambda value: tuple(value.shape) if value.ndim > 1 else value.tolist(), batch)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_lists_of_fields_are_not_taken_for_lists_of_samples(device):
+    assert skipped([GOOD, 0], [b"", 1], device=device) == [(1, 3, 8, 8), [0]]
+    sizes = skipped({"image": b"", "size": (4, 5)}, {"image": GOOD, "size": (6, 7)}, device=device)["size"]
+    assert sizes == [[6], [7]]
+    views = skipped((GOOD, 0), (b"", 1), device=device, then=[T.MultiView([T.Resize((4, 4)), T.Resize((6, 6))])])
+    assert views == ([(1, 3, 4, 4), (1, 3, 6, 6)], [0])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_lists_and_tuples_of_samples_lose_the_skipped_ones(device):
+    def collate(samples):
+        files, targets = zip(*samples, strict=True)
+        return fl.collate(files), targets
+
+    samples = [(b"", torch.zeros(2, 5)), (GOOD, torch.zeros(2, 6))]
+    assert skipped(*samples, device=device) == ((1, 3, 8, 8), [(2, 6)])
+    assert skipped(*samples, device=device, collate=collate) == ((1, 3, 8, 8), ((2, 6),))
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_sample_with_one_bad_file_of_two_is_skipped(device, ahead):
+    samples = [(b"", GOOD, 0), (GOOD, b"", 1), (GOOD, GOOD, 2), (GOOD, GOOD, 3)]
+    batches = DataLoader(samples, batch_size=4, collate_fn=partial(fl.collate, images=[0, 1]))
+    transform = T.Compose([T.DecodeJpeg(on_error="skip"), T.RandomResizedCrop((8, 8))])
+    loader = fl.PrefetchLoader(batches if ahead else list(batches), transform=transform, device=device)
+    with pytest.warns(UserWarning, match="left out"):
+        [(one, other, labels)] = loader
+    assert labels.tolist() == [2, 3]
+    good = [(GOOD, GOOD, label) for label in range(4)]
+    batches = DataLoader(good, batch_size=4, collate_fn=partial(fl.collate, images=[0, 1]))
+    [(all_of_one, all_of_other, _)] = fl.PrefetchLoader(batches, transform=transform, device=device)
+    assert torch.equal(one, all_of_one[2:])
+    assert torch.equal(other, all_of_other[2:])
 
 
 @pytest.mark.parametrize("device", DEVICES)
