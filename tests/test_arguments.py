@@ -316,6 +316,10 @@ TRANSFORMS = [
     T.RandomSolarize(0.5),
     T.RandomEqualize(1.0),
     T.RandomAdjustSharpness(2.0, 1.0),
+    T.RandomApply([T.RandomCrop(4)], 1.0),
+    T.RandomChoice([T.RandomCrop(4), T.Resize(4)]),
+    T.RandomOrder([T.RandomInvert(), T.RandomVerticalFlip()]),
+    T.MultiView([T.Resize(4)] * 2),
 ]
 
 

@@ -46,6 +46,7 @@ class Batch:
         self.counts: dict[str, int] = {}
         self.views: list[Batch] = []
         self.is_decoded = False
+        self._like: torch.Tensor | None = None  # the batch whose type the images have, also once their sizes differ
 
     def __len__(self) -> int:
         """The number of samples."""
@@ -84,7 +85,7 @@ class Batch:
             return []
         if self.views:
             return [view.result() for view in self.views]
-        return list(self._pixels) if isinstance(self._pixels, Ragged) else self._pixels
+        return [self._typed(image) for image in self._pixels] if isinstance(self._pixels, Ragged) else self._pixels
 
     @contextmanager
     def work(self, *, channels: int | None = None, store: torch.dtype = torch.float32) -> Iterator[LazyImages]:
@@ -98,7 +99,7 @@ class Batch:
         if isinstance(images, Ragged):
             work = LazyImages(images, store=store)
             yield work
-            self.images = work.result()
+            self.images = self._typed(work.result())
         else:
             single = is_single(images)
             plain = images.as_subclass(torch.Tensor)
@@ -107,9 +108,8 @@ class Batch:
             frames = leading[1:].numel()  # the frames of a video share random parameters
             work = LazyImages(_channels_first(plain.flatten(0, -4), channels), store=store, frames=frames)
             yield work
-            result = _stacked(work.result())
-            result = result.view(*leading[single:], *result.shape[1:])
-            self.images = retyped(result, like=images) if is_vision(images, "TVTensor") else result
+            self._like = images if is_vision(images, "TVTensor") else None
+            self.images = self._typed(_arranged(work.result(), leading[single:]))
         self.moves += work.moves
         self.mixes += work.mixes
 
@@ -117,9 +117,15 @@ class Batch:
         """Call a user's function on the images; on each of them if their sizes differ."""
         images = self._pixels
         if isinstance(images, Ragged):
-            self.images = Ragged.of([_require_tensor(function(image), function) for image in images])
+            self.images = Ragged.of([_require_tensor(function(self._typed(image)), function) for image in images])
         else:
             self.images = _require_tensor(function(images), function)
+
+    def _typed(self, images: Any) -> Any:
+        """Images with the type that those of a tensor had; lists of them get it when they leave."""
+        if self._like is None or not isinstance(images, torch.Tensor):
+            return images
+        return retyped(images, like=self._like)
 
     @property
     def _pixels(self) -> Pixels:
@@ -150,8 +156,15 @@ def _checked(images: torch.Tensor) -> torch.Tensor:
     return images
 
 
-def _stacked(images: Pixels) -> torch.Tensor:
-    return torch.stack(list(images)) if isinstance(images, Ragged) else images
+def _arranged(images: Pixels, leading: torch.Size) -> Pixels:
+    """Images as a tensor with these leading dimensions; as they are if their sizes have come to differ."""
+    stacked = images.stacked() if isinstance(images, Ragged) else images
+    if isinstance(stacked, torch.Tensor):
+        return stacked.view(*leading, *stacked.shape[1:])
+    if len(leading) > 1:
+        got = sorted(set(map(tuple, stacked.sizes.tolist())))
+        raise TypeError(f"videos must have one size; got {got}: put T.Resize behind what cuts only some of them")
+    return stacked
 
 
 def _require_tensor(images: Any, function: Callable[..., Any]) -> torch.Tensor:

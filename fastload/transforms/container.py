@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from fastload.structure.tree import Tree
 from fastload.transforms.compose import Compose, numbered
@@ -64,10 +65,11 @@ class Container(Transform):
 
     @staticmethod
     def _apply(work: LazyImages, transform: Transform, key: Key, chosen: np.ndarray) -> None:
-        """Record ``transform`` for the images ``chosen``, bool (N,)."""
-        if chosen.any():
-            with work.only(chosen):
-                transform.record(work, transform.sample(work.sizes, key))
+        """Record ``transform`` for the images ``chosen``, bool (N,), as if there were no others."""
+        rows = torch.from_numpy(np.flatnonzero(chosen))
+        if len(rows):
+            with work.only(rows):
+                transform.record(work, transform.sample(work.sizes, key.for_rows(rows)))
 
 
 def _check(name: str, transform: Any) -> None:

@@ -85,12 +85,12 @@ class Key:
         return replace(self, view=view)
 
     def for_rows(self, rows: torch.Tensor) -> Key:
-        """The key of those samples of the batch, int64 (M,), for a batch from which the others were left out.
+        """The key of some samples of this key's batch, int64 (M,), as if there were no others.
 
         >>> torch.equal(Key().for_rows(torch.tensor([0, 2])).uniform(2), Key().uniform(3)[[0, 2]])
         True
         """
-        return replace(self, _rows=rows.numpy())
+        return replace(self, _rows=rows.numpy() if self._rows is None else self._rows[rows.numpy()])
 
     def advanced(self, samples: int) -> Key:
         """The key of the batch that comes after ``samples`` samples."""

@@ -56,7 +56,7 @@ class LazyImages:
         self.moves: list[Movement] = []
         self.mixes: list[Callable[[Tree], Tree]] = []
         self._sizes = rows_of(size_of(images), len(images))
-        self._chosen: np.ndarray | None = None  # of the samples, those that what is recorded changes
+        self._rows: np.ndarray | None = None  # of the samples, those that work is recorded for; None for all
         self._clear()
 
     def _clear(self) -> None:
@@ -73,41 +73,40 @@ class LazyImages:
 
     @property
     def sizes(self) -> torch.Tensor:
-        """Heights and widths of the samples after all recorded work, int64 (N, 2)."""
-        return self._sizes[:: self.frames]
+        """Heights and widths of the samples after all recorded work, int64 (N, 2); within :meth:`only`, of its rows."""
+        return self._all_sizes if self._rows is None else self._all_sizes[self._rows]
 
     # What transforms record
 
     @contextmanager
-    def only(self, chosen: np.ndarray) -> Iterator[None]:
-        """Change the samples ``chosen``, bool (N,), by what is recorded in this context, and leave the others.
+    def only(self, rows: torch.Tensor) -> Iterator[None]:
+        """Record work for some samples, int64 (M,), as if there were no others, which stay as they are.
 
         >>> images = LazyImages(torch.tensor([[[[0, 255]]], [[[0, 255]]]], dtype=torch.uint8))
-        >>> with images.only(np.array([True, False])):
-        ...     images.flip(horizontal=torch.tensor([True, True]))
+        >>> with images.only(torch.tensor([0])):
+        ...     images.flip(horizontal=torch.tensor([True]))
         >>> images.result().flatten(1)
         tensor([[255,   0],
                 [  0, 255]], dtype=torch.uint8)
+
+        Within another such context, rows are counted among those of the other.
         """
-        outer = self._chosen
-        self._chosen = chosen if outer is None else outer & chosen
+        outer = self._rows
+        self._rows = rows.numpy() if outer is None else outer[rows.numpy()]
         try:
             yield
         finally:
-            self._chosen = outer
+            self._rows = outer
 
     def crop_resize(self, boxes: torch.Tensor, size: Size, interpolation: str = "bilinear") -> None:
         """Cut ``boxes``, int32 (N, 4): top, left, height, width, and resize them to ``size``, one for all or (N, 2)."""
-        if self._chosen is not None:
-            size = one_size(self._or_else(rows_of(size, len(boxes)), self.sizes))
-        each = self._each(self._or_else(boxes, self._whole())).numpy()
-        size = size if isinstance(size, tuple) else self._each(size)
+        cut, each = self._boxes(boxes), self._size(size, len(boxes))
         self._flush_unless(lambda geometry: geometry.takes_crop_resize(interpolation))
-        self._move(lambda geometry: geometry.crop_resize(each, size, interpolation))
+        self._move(lambda geometry: geometry.crop_resize(cut, each, interpolation))
 
     def crop(self, boxes: torch.Tensor, fill: Fill = BLACK) -> None:
         """Cut ``boxes``, int32 (N, 4), of one size or several; outside of the image the value is ``fill``."""
-        cut = self._each(self._or_else(boxes, self._whole())).numpy()
+        cut = self._boxes(boxes)
         value = self._in_units(fill.images or 0.0)
         inside = bool((cut[:, :2] >= 0).all() and (cut[:, :2] + cut[:, 2:] <= self._sizes.numpy()).all())
         self._flush_unless(lambda geometry: inside or not geometry.is_cropped)
@@ -119,17 +118,14 @@ class LazyImages:
         if self._erase is not None or self._mix is not None:
             self.flush()
         # Colours and normalisation do not depend on the place, so a flip may join them in one pass.
-        x, y = (
-            None if chosen is None else self._each(self._or_else(chosen, False)).numpy()
-            for chosen in (horizontal, vertical)
-        )
+        x, y = (None if chosen is None else self._each(chosen, False).numpy() for chosen in (horizontal, vertical))
         self._move(lambda geometry: geometry.flip(x, y))
 
     def colour(self, ops: torch.Tensor) -> None:
         """Apply colour operations in order, float32 (N, S, 2): each a code (``Op``) and an amount."""
         if self._normalization is not None or self._erase is not None or self._mix is not None:
             self.flush()
-        self._ops.append(self._each(self._or_else(ops, Op.NONE)))
+        self._ops.append(self._each(ops, Op.NONE))
 
     def normalize(
         self,
@@ -140,7 +136,7 @@ class LazyImages:
         full_scale: float = 1.0,
     ) -> None:
         """``(value - mean) / std``, of each channel or of all; floating-point images lie in 0 to ``full_scale``."""
-        self._refuse_choice("normalised")
+        self._require_all("normalised")
         if not (self.dtype is torch.uint8 or self.dtype.is_floating_point):
             raise TypeError(f"images must be uint8 (0 to 255) or floating-point (0 to 1); got {self.dtype}")
         mean, std = (_channels(tuple(values), self._channel_count) for values in (mean, std))
@@ -178,13 +174,11 @@ class LazyImages:
         count = self._channel_count
         if not {len(scale), len(bias)} <= {1, count}:
             raise ValueError(f"value must be one number, or one for each of {count} channels; got {len(bias)} numbers")
-        self._erase = Erase(
-            self._each(self._or_else(boxes, 0)), self._each(seeds), _channels(scale, count), _channels(bias, count)
-        )
+        self._erase = Erase(self._each(boxes, 0), self._each(seeds, 0), _channels(scale, count), _channels(bias, count))
 
     def mix(self, mix: Mix, labels: Callable[[Tree], Tree]) -> None:
         """Mix each image with its partner; ``labels`` is a function that mixes the labels of their batch."""
-        self._refuse_choice("mixed")
+        self._require_all("mixed")
         if self.frames > 1:
             raise TypeError(f"MixUp and CutMix take images (N, C, H, W); got videos of {self.frames} frames")
         if self._mix is not None:
@@ -197,25 +191,25 @@ class LazyImages:
     def warp(self, matrices: torch.Tensor, interpolation: str = "nearest", fill: Fill = BLACK) -> None:
         """Map each image by an inverse affine matrix about its centre, float32 (N, 6): a row for x and one for y."""
         self.flush_batch()
-        matrices = self._or_else(matrices, UNMOVED)
         value = None if fill.images is None else self._in_units(fill.images)
-        self._step("warp", self._each(matrices), interpolation=interpolation, fill=value)
-        self.moves.append(Movement(self.sizes, self.sizes, warp=matrices, fill=fill.masks))
+        each, sizes = self._each(matrices, UNMOVED), self._all_sizes
+        self._step("warp", each, interpolation=interpolation, fill=value)
+        self.moves.append(Movement(sizes, sizes, warp=each[:: self.frames], fill=fill.masks))
 
     def blur(self, sigmas: torch.Tensor, kernel_size: int) -> None:
         """Blur each image by a Gaussian of its sigma in pixels, float32 (N,); 0 leaves it unchanged."""
         self.flush_batch()
-        self._step("blur", self._each(self._or_else(sigmas, 0)), kernel_size)
+        self._step("blur", self._each(sigmas, 0), kernel_size)
 
     def sharpen(self, factors: torch.Tensor) -> None:
         """Change each image's sharpness by its factor, float32 (N,); 1 leaves it unchanged."""
         self.flush_batch()
-        self._step("sharpen", self._each(self._or_else(factors, 1)))
+        self._step("sharpen", self._each(factors, 1))
 
     def equalize(self, chosen: torch.Tensor) -> None:
         """Equalise the histograms of the images ``chosen``, bool (N,)."""
         self.flush_batch()
-        self._step("equalize", self._each(self._or_else(chosen, False)))
+        self._step("equalize", self._each(chosen, False))
 
     # How it is done
 
@@ -364,24 +358,35 @@ class LazyImages:
     def _channel_count(self) -> int:
         return self.images.channels if isinstance(self.images, Ragged) else self.images.shape[1]
 
-    def _each(self, parameters: torch.Tensor) -> torch.Tensor:
+    @property
+    def _all_sizes(self) -> torch.Tensor:
+        """Heights and widths of all samples, int64 (N, 2)."""
+        return self._sizes[:: self.frames]
+
+    def _each(self, parameters: torch.Tensor, others: torch.Tensor | float) -> torch.Tensor:
+        """A row for each image, from those of the samples that work is recorded for, and ``others`` for the others."""
+        if self._rows is not None:
+            given = parameters.numpy()
+            every = np.empty((len(self._all_sizes), *given.shape[1:]), dtype=given.dtype)
+            every[:] = others
+            every[self._rows] = given
+            parameters = torch.from_numpy(every)
         return parameters.repeat_interleave(self.frames, 0) if self.frames > 1 else parameters
 
-    def _or_else(self, parameters: torch.Tensor, identity: torch.Tensor | float) -> torch.Tensor:
-        """``parameters`` of the chosen samples, and ``identity`` for the others."""
-        if self._chosen is None:
-            return parameters
-        others = identity.numpy() if isinstance(identity, torch.Tensor) else identity
-        chosen = self._chosen.reshape(-1, *[1] * (parameters.ndim - 1))
-        each = np.where(chosen, parameters.numpy(), others).astype(parameters.numpy().dtype, copy=False)
-        return torch.from_numpy(each)
+    def _boxes(self, boxes: torch.Tensor) -> np.ndarray:
+        """The box of each image, int32 (N, 4); that of the others is all of the image."""
+        whole = 0 if self._rows is None else torch.cat([torch.zeros_like(self._all_sizes), self._all_sizes], dim=1)
+        every: np.ndarray = self._each(boxes, whole).numpy()
+        return every
 
-    def _whole(self) -> torch.Tensor:
-        """The box of each sample that is all of it, int32 (N, 4)."""
-        return torch.cat([torch.zeros_like(self.sizes), self.sizes], dim=1).int()
+    def _size(self, size: Size, count: int) -> Size:
+        """The size of each image, of one for ``count`` samples or one for each; the others keep theirs."""
+        if isinstance(size, tuple) and self._rows is None:
+            return size
+        return one_size(self._each(rows_of(size, count), self._all_sizes))
 
-    def _refuse_choice(self, done: str) -> None:
-        if self._chosen is not None:
+    def _require_all(self, done: str) -> None:
+        if self._rows is not None:
             raise TypeError(f"all images of a batch are {done}, or none: put the transform behind RandomApply")
 
     def _flush_unless(self, fits: Callable[[Geometry], bool]) -> None:
@@ -401,7 +406,7 @@ class LazyImages:
         step(self._geometry)
         size = self._geometry.size
         each = size if isinstance(size, tuple) else size[:: self.frames]
-        self.moves.append(Movement(self.sizes, each, step=step, frames=self.frames, fill=mask_fill))
+        self.moves.append(Movement(self._all_sizes, each, step=step, frames=self.frames, fill=mask_fill))
         self._sizes = rows_of(size, count)
 
 
