@@ -88,6 +88,7 @@ def resample(
     *,
     interpolation: str = "bilinear",
     fill: float = 0.0,
+    clip: bool = False,
     epilogue: Epilogue = Epilogue(),  # noqa: B008  (it is frozen)
 ) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     """Crop, resize and flip images of different sizes, and run the epilogue, in one pass.
@@ -107,6 +108,8 @@ def resample(
             "nearest".
         fill: value, from 0 to 1, of the parts of the box outside of the image, and of the output outside of the
             resized box.
+        clip: whether to resize along rows first, and to clip values to 0 to 1 after each axis, as torchvision does with
+            bytes: "bicubic" goes beyond the values of an image.
         epilogue: colour, normalisation, erasing and dtype of the output; ``epilogue.mix`` must be None.
 
     Returns:
@@ -122,7 +125,7 @@ def resample(
     """
     kernel = _kernel("resample", "resample", images, _MAX_CHANNELS)
     result: tuple[torch.Tensor | Ragged, torch.Tensor | None] = kernel(
-        images, windows, size, interpolation=interpolation, fill=fill, epilogue=epilogue
+        images, windows, size, interpolation=interpolation, fill=fill, clip=clip, epilogue=epilogue
     )
     return result
 

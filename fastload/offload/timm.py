@@ -35,10 +35,10 @@ def _random_resized_crop(step: Any, values: Values) -> Outcome:
         return Stays("targets would follow")
     several = step.interpolation if isinstance(step.interpolation, tuple | list) else [step.interpolation]
     crops = [transforms.RandomResizedCrop(step.size, step.scale, step.ratio, each) for each in several]
-    clipped = next((PILLOWS[crop.interpolation] for crop in crops if crop.interpolation in PILLOWS), None)
-    if clipped is not None:
-        return Stays(clipped)
-    return Does(crops[0], makes_one_size=True)
+    others = next((PILLOWS[crop.interpolation] for crop in crops if crop.interpolation in PILLOWS), None)
+    if others is not None:
+        return Stays(others)
+    return Does(crops[0] if len(crops) == 1 else transforms.RandomChoice(crops), makes_one_size=True)
 
 
 def erasing(theirs: Any) -> transforms.RandomErasing:

@@ -24,7 +24,7 @@ from fastload.offload.outcome import (
 __all__ = ["PILLOWS", "TRANSLATIONS", "outcome", "preset_steps"]
 
 # How Pillow resizes otherwise than fastload.
-PILLOWS = {"nearest": "nearest: Pillow takes other pixels", "bicubic": "bicubic: Pillow clips between its two passes"}
+PILLOWS = {"nearest": "nearest: Pillow takes other pixels"}
 BESIDE = "boxes or masks beside the image would follow"
 PLAIN = "boxes and masks are plain tensors by then"
 Translation = Callable[[Any, Values], Outcome]

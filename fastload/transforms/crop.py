@@ -34,7 +34,8 @@ class RandomResizedCrop(Transform):
         size: (height, width) of the result, or an int for a square.
         scale: least and greatest area of the box, as a share of the image's.
         ratio: least and greatest ratio of width to height, before resizing.
-        interpolation: "bilinear" or "bicubic", both antialiased, or "nearest".
+        interpolation: "bilinear" or "bicubic", both antialiased, or "nearest". Bicubic goes beyond the values of an
+            image; those of bytes are clipped after each axis, rows first, as in torchvision.
         antialias: True or None, for calls written for torchvision.
 
     Raises:

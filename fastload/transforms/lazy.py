@@ -312,6 +312,7 @@ class LazyImages:
             geometry.size,
             interpolation=geometry.interpolation,
             fill=geometry.fill,
+            clip=geometry.interpolation == "bicubic" and self.dtype is torch.uint8,  # floats go beyond 0 to 1
             epilogue=epilogue,
         )
 

@@ -26,7 +26,8 @@ class Resize(Transform):
 
     Args:
         size: (height, width); or an int, the length of the shorter side; or None, if ``max_size`` is given.
-        interpolation: "bilinear" or "bicubic", both antialiased, or "nearest".
+        interpolation: "bilinear" or "bicubic", both antialiased, or "nearest". Bicubic goes beyond the values of an
+            image; those of bytes are clipped after each axis, rows first, as in torchvision.
         max_size: the greatest length of the longer side, if ``size`` is an int: where it would be exceeded, the image
             is made smaller. If ``size`` is None, the length of the longer side.
         antialias: True or None, for calls written for torchvision.

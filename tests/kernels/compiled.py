@@ -106,13 +106,13 @@ def resample():
     def launch(layout, window, size=(32, 32), **options):
         launch_resample(Ragged.of([layout]), torch.tensor([window], dtype=torch.int32), size, **options)
 
-    cases = variants(layouts, (inside, outside), formats, targets, interpolations, conversions, ways=1)
-    for layout, window, memory_format, (dtype, size), interpolation, conversion in cases:
+    cases = variants(layouts, (inside, outside), formats, targets, interpolations, conversions, YES_AND_NO, ways=1)
+    for layout, window, memory_format, (dtype, size), interpolation, conversion, clip in cases:
         chosen_here["CONVERT"] = conversion
         epilogue = Epilogue(dtype=dtype, memory_format=memory_format, scale=(1.0,) * 3, bias=(0.0,) * 3)
-        launch(layout, window, size, epilogue=epilogue, interpolation=interpolation)
+        launch(layout, window, size, epilogue=epilogue, interpolation=interpolation, clip=clip)
     for dtype, interpolation in zip((torch.float16, torch.float32), ("bicubic", "nearest"), strict=True):
-        launch(image.to(dtype), inside, interpolation=interpolation)
+        launch(image.to(dtype), inside, interpolation=interpolation, clip=interpolation == "bicubic")
     erase = Erase(torch.tensor([[1, 1, 4, 4]], dtype=torch.int32), torch.tensor([7]), (1.0,) * 3, (0.0,) * 3)
     launch(image, inside, epilogue=Epilogue(dtype=torch.float16, erase=erase))
 

@@ -155,7 +155,7 @@ PIPELINES: dict[str, tuple[Callable[[], Any], str]] = {
     "timm, create_transform": (lambda: timm_training(auto_augment=None), "moves"),
     "timm, random interpolation (default of train.py)": (
         lambda: timm_training(auto_augment=None, interpolation="random"),
-        "RandomResizedCropAndInterpolation",
+        "moves",
     ),
     "timm, erasing": (lambda: timm_training(auto_augment=None, re_prob=0.25, re_mode="pixel"), "moves"),
     "timm, grey, jitter and blur at times": (

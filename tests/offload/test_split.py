@@ -66,7 +66,7 @@ def presets():
 def test_each_preset_of_classification_gives_the_pixels_of_torchvision():
     for preset in presets().values():
         parts = fl.split(preset)
-        assert (parts.worker is None) is (preset.interpolation is v1.InterpolationMode.BILINEAR)
+        assert parts.worker is None
         for image in photographs():
             assert_near(ours(parts, image), preset(image), min(preset.std))
 
@@ -157,7 +157,6 @@ def test_what_is_random_has_the_distribution_of_torchvision(transform):
         (v2.RandomPerspective(), "none like it"),
         (v2.Resize(32, interpolation=v2.InterpolationMode.LANCZOS), "interpolation must be one of"),
         (v2.Resize(32, interpolation=v2.InterpolationMode.NEAREST), "Pillow takes other pixels"),
-        (v2.Resize(32, interpolation=v2.InterpolationMode.BICUBIC), "Pillow clips"),
         (v2.Resize(32, antialias=False), "antialias"),
         (v2.RandomCrop(8, padding=2, padding_mode="reflect"), "padding_mode"),
         (v2.RandomCrop(8, padding=2, fill=(1, 2, 3)), "fill"),

@@ -27,6 +27,10 @@ def erasing(**options):
 
 RANDOM = {
     "crop": lambda: timm_data.transforms.RandomResizedCropAndInterpolation((20, 30), (0.2, 0.5), (0.5, 1.0)),
+    "random interpolation": lambda: timm_data.create_transform(
+        24, True, interpolation="random", mean=(0.0,) * 3, std=(1.0,) * 3
+    ),
+    "bicubic": lambda: timm_data.transforms.RandomResizedCropAndInterpolation((20, 30), interpolation="bicubic"),
     "erasing with noise": lambda: erasing(probability=0.4, min_area=0.1, max_area=0.2, min_aspect=0.5, mode="pixel"),
     "training": lambda: timm_data.create_transform(
         24, True, color_jitter_prob=0.5, grayscale_prob=0.3, re_prob=0.3, mean=(0.0,) * 3, std=(1.0,) * 3

@@ -43,6 +43,20 @@ def test_resized_images_are_torchvisions(device, interpolation, batch, size):
     assert_becomes(resize, batch, expected, device, RESAMPLED)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("size", [(30, 35), (90, 70)])
+def test_bytes_are_clipped_after_each_axis_as_torchvision_and_pillow_do(device, size):
+    noise = torch.randint(0, 2, (3, 60, 50), generator=torch.Generator().manual_seed(0), dtype=torch.uint8) * 255
+    bicubic = InterpolationMode.BICUBIC
+    pillows = F.resize(F.resize(F.to_pil_image(noise), (60, size[1]), bicubic), size, bicubic)  # along rows first
+    ours = Resize(size, "bicubic")(noise.to(device)).cpu()
+    for theirs in (F.resize(noise, size, bicubic), F.pil_to_tensor(pillows)):
+        torch.testing.assert_close(ours.int(), theirs.int(), atol=1, rtol=0)
+    as_floats = Resize(size, "bicubic")(noise.to(device) / 255)
+    assert as_floats.min() < 0
+    assert as_floats.max() > 1
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ def resample(
     *,
     interpolation: str = "bilinear",
     fill: float = 0.0,
+    clip: bool = False,
     epilogue: Epilogue = Epilogue(),  # noqa: B008  (frozen)
 ) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     """Crop, resize and flip each image, then run the epilogue.
@@ -31,7 +32,7 @@ def resample(
     check_resample(images, windows, interpolation, epilogue)
     outs = allocate(images, size, epilogue)
     resampled = [
-        _resampled(image, window, tuple(out.shape[1:]), interpolation, fill)
+        _resampled(image, window, tuple(out.shape[1:]), interpolation, fill, clip=clip)
         for image, window, out in zip(images, windows.tolist(), outs, strict=True)
     ]
     values, statistics = apply_epilogue(resampled, epilogue)
@@ -41,7 +42,7 @@ def resample(
 
 
 def _resampled(
-    image: torch.Tensor, window: list[int], size: tuple[int, ...], interpolation: str, fill: float
+    image: torch.Tensor, window: list[int], size: tuple[int, ...], interpolation: str, fill: float, *, clip: bool
 ) -> torch.Tensor:
     top, left, height, width, virtual_height, virtual_width, offset_y, offset_x, flip_y, flip_x = window
     box = _box(image, top, left, height, width, fill)
@@ -50,7 +51,9 @@ def _resampled(
     vertical = weights(rows[inside_y], height, virtual_height, interpolation).to(image.device)
     horizontal = weights(columns[inside_x], width, virtual_width, interpolation).to(image.device)
     out = torch.full((len(image), *size), fill, device=image.device)
-    out[:, inside_y.nonzero(), inside_x.nonzero().T] = vertical @ (box @ horizontal.T)
+    between = box @ horizontal.T
+    resized = vertical @ (between.clamp(0, 1) if clip else between)
+    out[:, inside_y.nonzero(), inside_x.nonzero().T] = resized.clamp(0, 1) if clip else resized
     return out.flip([axis for axis, flipped in ((-2, flip_y), (-1, flip_x)) if flipped])
 
 

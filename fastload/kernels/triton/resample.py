@@ -1,4 +1,7 @@
-"""Launches ``resample``: :mod:`resample_planar` for planar uint8 sources, :mod:`resample_generic` for all others."""
+"""Launches ``resample``: :mod:`resample_planar` for planar uint8 sources, :mod:`resample_generic` for all others.
+
+Only the latter clips values after each axis.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,7 @@ def resample(
     *,
     interpolation: str = "bilinear",
     fill: float = 0.0,
+    clip: bool = False,
     epilogue: Epilogue = Epilogue(),  # noqa: B008  (it is frozen)
 ) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     """See :func:`fastload.kernels.resample`."""
@@ -41,12 +45,12 @@ def resample(
         **store_constants(table, outs),
         **pdl_options(images.device),
     }
-    if images.dtype is torch.uint8 and table.layout(0) == "planar":
+    if images.dtype is torch.uint8 and table.layout(0) == "planar" and not clip:
         kernel, tile = resample_planar.resample_kernel, resample_planar.TILE
         constants |= resample_planar.constants(table, images.device, interpolation, constants)
     else:
         kernel, tile = resample_generic.resample_kernel, resample_generic.TILE
-        constants |= resample_generic.constants(table, images)
+        constants |= resample_generic.constants(table, images) | {"CLIP": clip}
     height, width = table.largest_output
     rows, columns = triton.cdiv(height, tile[0]), triton.cdiv(width, tile[1])
     arguments, (on_device,) = epilogue_arguments(epilogue, len(images), images.device, torch.from_numpy(table.rows))

@@ -12,6 +12,8 @@ Floating-point sources are multiplied in tf32x3.
 
 Interleaved channels stay interleaved: the first product combines rows, whatever their elements are. The second has one
 weight matrix for each channel, with zeros at the elements of other channels.
+
+With ``CLIP`` the tile is ``Wy @ clip(source @ Wx)``, clipped again: the product that combines columns comes first.
 """
 
 from __future__ import annotations
@@ -69,6 +71,7 @@ def resample_kernel(
     C: tl.constexpr,
     FILTER: tl.constexpr,
     PADDED: tl.constexpr,  # some output needs ``fill``
+    CLIP: tl.constexpr,  # values are clipped after each axis
     LAYOUT: tl.constexpr,  # of the sources: "planar", "packed" (interleaved) or "strided"
     ALIGNED: tl.constexpr,  # all source rows begin at multiples of so many elements
     TARGET: tl.constexpr,  # TARGET to PAIRS: see ``store``
@@ -92,9 +95,15 @@ def resample_kernel(
 
     vertical = axis_filter(row, 0, y, first_y, height, TH, FILTER)
     horizontal = axis_filter(row, 1, x, first_x, width, TW, FILTER)
-    values = _resampled_tile(
-        row, vertical, horizontal, fill, SOURCE, DOT, C, FILTER, PADDED, LAYOUT, ALIGNED, NVIDIA, TH, TW, BH, BW
-    )
+    source = _source_of(row, horizontal, SOURCE, LAYOUT, ALIGNED, C)
+    if CLIP:
+        values = _clipped_tile(
+            source, vertical, horizontal, fill, SOURCE, DOT, C, FILTER, LAYOUT, NVIDIA, TH, TW, BH, BW
+        )
+    else:
+        values = _resampled_tile(
+            source, vertical, horizontal, fill, SOURCE, DOT, C, FILTER, PADDED, LAYOUT, NVIDIA, TH, TW, BH, BW
+        )
     last_y = tl.minimum(first_y + TH, height) - 1
     values = apply_epilogue(
         values, n, height * width, y[:, None], x[None, :], first_y, last_y, program, previous, affine, erase, seeds
@@ -136,34 +145,10 @@ def _band_matrix(tap, first, centre, inverse, from_tap, to_tap, FILTER: tl.const
 
 
 @triton.jit
-def _resampled_tile(
-    row,
-    vertical,
-    horizontal,
-    fill,
-    SOURCE: tl.constexpr,
-    DOT: tl.constexpr,
-    C: tl.constexpr,
-    FILTER: tl.constexpr,
-    PADDED: tl.constexpr,
-    LAYOUT: tl.constexpr,
-    ALIGNED: tl.constexpr,
-    NVIDIA: tl.constexpr,
-    TH: tl.constexpr,
-    TW: tl.constexpr,
-    BH: tl.constexpr,
-    BW: tl.constexpr,
-):
-    """Compute the tile: values from 0 to 1, a float32 tensor (TH, TW) for each channel."""
+def _source_of(row, horizontal, SOURCE: tl.constexpr, LAYOUT: tl.constexpr, ALIGNED: tl.constexpr, C: tl.constexpr):
+    """Where the source lies, and the elements of its rows that the tile needs: their range, and what may be read."""
     pack: tl.constexpr = C if LAYOUT == "packed" else 1  # elements of one pixel in a loaded row
-    planes: tl.constexpr = 1 if LAYOUT == "packed" else C
-    extent_y, band_y = vertical
-    extent_x, band_x = horizontal
-    top, low_y, high_y, from_y, to_y = extent_y
-    left, low_x, high_x, from_x, to_x = extent_x
-    centre_y, inverse_y = band_y[0], band_y[1]
-    centre_x, inverse_x = band_x[0], band_x[1]
-
+    left, low_x, high_x, _, _ = horizontal[0]
     source = tl.load(row + ADDRESS).to(tl.pointer_type(SOURCE))
     source = tl.multiple_of(source, ALIGNED * (SOURCE.primitive_bitwidth // 8))
     stride_c = tl.multiple_of(tl.load(row + CHANNEL), ALIGNED if LAYOUT == "planar" else 1)
@@ -173,29 +158,79 @@ def _resampled_tile(
     # An empty range if the tile needs no pixel of the image: then there is nothing to load.
     end = tl.where(low_x < high_x, (left + high_x) * pack, first)
     readable_end = tl.multiple_of((end + ALIGNED - 1) & -ALIGNED, ALIGNED)
+    return source, stride_c, stride_y, stride_x, first, end, readable_end
+
+
+@triton.jit
+def _load_blocks(source, line, element, extent_y, planes: tl.constexpr):
+    """A block of rows ``line`` of the box and of elements ``element`` of the image's rows: one for each plane."""
+    pointer, stride_c, stride_y, stride_x, _, _, readable_end = source
+    top, _, high_y, _, _ = extent_y
+    at = pointer + (top + line).to(tl.int64)[:, None] * stride_y + (element * stride_x)[None, :]
+    readable = (line < high_y)[:, None] & (element < readable_end)[None, :]
+    blocks = ()
+    for c in tl.static_range(planes):
+        blocks += (tl.load(at + c * stride_c, readable, 0),)  # type: ignore[assignment]
+    return blocks
+
+
+@triton.jit
+def _column_weights(element, block_x, horizontal, FILTER: tl.constexpr, pack: tl.constexpr, DOT: tl.constexpr):
+    """A block's horizontal weights, transposed: one matrix, or one for each of the interleaved channels."""
+    extent_x, band_x = horizontal
+    left, _, _, from_x, to_x = extent_x
+    centre, inverse = band_x[0], band_x[1]
+    tap = element // pack - left
+    weights = _band_matrix(tap, block_x // pack - left, centre, inverse, from_x, to_x, FILTER).to(DOT)
+    matrices = ()
+    for c in tl.static_range(pack):
+        matrices += (tl.trans(tl.where((element % pack == c)[None, :], weights, 0.0)),)  # type: ignore[assignment]
+    return matrices
+
+
+@triton.jit
+def _resampled_tile(
+    source,
+    vertical,
+    horizontal,
+    fill,
+    SOURCE: tl.constexpr,
+    DOT: tl.constexpr,
+    C: tl.constexpr,
+    FILTER: tl.constexpr,
+    PADDED: tl.constexpr,
+    LAYOUT: tl.constexpr,
+    NVIDIA: tl.constexpr,
+    TH: tl.constexpr,
+    TW: tl.constexpr,
+    BH: tl.constexpr,
+    BW: tl.constexpr,
+):
+    """Compute the tile: values from 0 to 1, a float32 tensor (TH, TW) for each channel."""
+    pack: tl.constexpr = C if LAYOUT == "packed" else 1
+    planes: tl.constexpr = 1 if LAYOUT == "packed" else C
+    extent_y, band_y = vertical
+    extent_x, band_x = horizontal
+    _, low_y, high_y, from_y, to_y = extent_y
+    _, _, _, _, first, end, _ = source
 
     out = ()
     for _ in tl.static_range(C):
         out += (tl.zeros((TH, TW), tl.float32),)  # type: ignore[assignment]
     for block_x in range(first, end, BW):
         element = block_x + tl.arange(0, BW)
-        tap_x = element // pack - left
-        weights_x = _band_matrix(tap_x, block_x // pack - left, centre_x, inverse_x, from_x, to_x, FILTER).to(DOT)
-        column_weights = ()
-        for c in tl.static_range(pack):
-            column_weights += (tl.trans(tl.where((element % pack == c)[None, :], weights_x, 0.0)),)  # type: ignore[assignment]
+        column_weights = _column_weights(element, block_x, horizontal, FILTER, pack, DOT)
+        inside = element < (extent_x[0] + extent_x[4]) * pack
         for block_y in range(low_y, high_y, BH):
             line = block_y + tl.arange(0, BH)
-            at = source + (top + line).to(tl.int64)[:, None] * stride_y + (element * stride_x)[None, :]
-            readable = (line < high_y)[:, None] & (element < readable_end)[None, :]
-            blocks = ()
-            for c in tl.static_range(planes):
-                blocks += (tl.load(at + c * stride_c, readable, 0),)  # type: ignore[assignment]
-            row_weights = _band_matrix(line, block_y, centre_y, inverse_y, from_y, to_y, FILTER).to(DOT)
+            blocks = _load_blocks(source, line, element, extent_y, planes)
+            row_weights = _band_matrix(line, block_y, band_y[0], band_y[1], from_y, to_y, FILTER).to(DOT)
             next_out = ()
             for c in tl.static_range(C):
                 if c < planes:
-                    filtered = _filter_rows(row_weights, blocks[c], element < (left + to_x) * pack, NVIDIA)
+                    filtered = _dot(
+                        row_weights, _operand(blocks[c], inside, DOT, NVIDIA), tl.zeros((TH, BW), tl.float32)
+                    ).to(DOT)
                 next_out += (_dot(filtered, column_weights[c if pack > 1 else 0], out[c]),)  # type: ignore[assignment]
             out = next_out
 
@@ -214,15 +249,84 @@ def _resampled_tile(
 
 
 @triton.jit
-def _filter_rows(row_weights, block, inside, NVIDIA: tl.constexpr):
-    """First product: combine a block's source rows into output rows."""
+def _clipped_tile(
+    source,
+    vertical,
+    horizontal,
+    fill,
+    SOURCE: tl.constexpr,
+    DOT: tl.constexpr,
+    C: tl.constexpr,
+    FILTER: tl.constexpr,
+    LAYOUT: tl.constexpr,
+    NVIDIA: tl.constexpr,
+    TH: tl.constexpr,
+    TW: tl.constexpr,
+    BH: tl.constexpr,
+    BW: tl.constexpr,
+):
+    """The same, with values clipped after each axis: the rows of a block are complete before columns are combined."""
+    pack: tl.constexpr = C if LAYOUT == "packed" else 1
+    planes: tl.constexpr = 1 if LAYOUT == "packed" else C
+    middle: tl.constexpr = 128.0 / 255 if SOURCE.is_uint8() else 0.5
+    unit: tl.constexpr = 1.0 / 255 if SOURCE.is_uint8() else 1.0
+    taken: tl.constexpr = middle if SOURCE.is_uint8() else 0.0  # what :func:`_operand` subtracts
+    extent_y, band_y = vertical
+    extent_x, band_x = horizontal
+    _, low_y, high_y, from_y, to_y = extent_y
+    _, _, _, _, first, end, _ = source
+    normalizer_x, covered_x = _normalizers(extent_x, band_x, FILTER, DOT)
+    normalizer_y, covered_y = _normalizers(extent_y, band_y, FILTER, DOT)
+    base_x = fill + (taken - fill) * covered_x
+
+    out = ()
+    for _ in tl.static_range(C):
+        out += (tl.zeros((TH, TW), tl.float32),)  # type: ignore[assignment]
+    for block_y in range(low_y, high_y, BH):
+        line = block_y + tl.arange(0, BH)
+        rows = ()
+        for _ in tl.static_range(C):
+            rows += (tl.zeros((BH, TW), tl.float32),)  # type: ignore[assignment]
+        for block_x in range(first, end, BW):
+            element = block_x + tl.arange(0, BW)
+            column_weights = _column_weights(element, block_x, horizontal, FILTER, pack, DOT)
+            inside = element < (extent_x[0] + extent_x[4]) * pack
+            blocks = _load_blocks(source, line, element, extent_y, planes)
+            next_rows = ()
+            for c in tl.static_range(C):
+                if c < planes:
+                    block = _operand(blocks[c], inside, DOT, NVIDIA)
+                next_rows += (_dot(block, column_weights[c if pack > 1 else 0], rows[c]),)  # type: ignore[assignment]
+            rows = next_rows
+        row_weights = _band_matrix(line, block_y, band_y[0], band_y[1], from_y, to_y, FILTER).to(DOT)
+        next_out = ()
+        for c in tl.static_range(C):
+            clipped = _clip(rows[c] * (normalizer_x * unit)[None, :] + base_x[None, :]) - middle
+            next_out += (_dot(row_weights, clipped.to(DOT), out[c]),)  # type: ignore[assignment]
+        out = next_out
+
+    values = ()
+    for c in tl.static_range(C):
+        base_y = (fill + (middle - fill) * covered_y)[:, None]
+        values += (_clip(out[c] * normalizer_y[:, None] + base_y),)  # type: ignore[assignment]
+    return values
+
+
+@triton.jit
+def _clip(values):
+    return tl.minimum(tl.maximum(values, 0.0), 1.0)
+
+
+@triton.jit
+def _operand(block, inside, DOT: tl.constexpr, NVIDIA: tl.constexpr):
+    """A block of the source as an operand of ``tl.dot``: bytes less 128."""
     if block.dtype == tl.uint8:
-        block = _centre_bytes(block, NVIDIA)
+        operand = _centre_bytes(block, NVIDIA)
     else:
-        block = block.to(row_weights.dtype)
+        values = block.to(DOT)
         # Elements past a row's end may be NaN or infinite; times a zero weight they would still be NaN.
-        block = tl.where(inside[None, :], block, 0.0)
-    return _dot(row_weights, block, tl.zeros((row_weights.shape[0], block.shape[1]), tl.float32)).to(row_weights.dtype)
+        operand = tl.where(inside[None, :], values, 0.0)
+    return operand
 
 
 @triton.jit
