@@ -40,16 +40,23 @@ class EncodedImages:
             bad file all but the kind are 0.
         names: each file's path, or "sample" and its index in the batch.
         problems: why a file is bad, by its index in the batch.
+        container: ``list`` or ``tuple`` if images are to come in one, and not as a batch where their sizes agree.
     """
 
     def __init__(
-        self, block: torch.Tensor | Shared, table: torch.Tensor, names: list[str], problems: dict[int, str]
+        self,
+        block: torch.Tensor | Shared,
+        table: torch.Tensor,
+        names: list[str],
+        problems: dict[int, str],
+        container: type[list[Any]] | type[tuple[Any, ...]] | None = None,
     ) -> None:
         self._shared = block if isinstance(block, Shared) else None
         self.block = block.block if isinstance(block, Shared) else block
         self.table = table
         self.names = names
         self.problems = problems
+        self.container = container
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_shared": None}
@@ -90,11 +97,11 @@ def _reduce(files: EncodedImages) -> Any:
     if files._shared is None:  # noqa: SLF001
         return files.__reduce_ex__(2)
     handle = files._shared.handle()  # noqa: SLF001
-    return _rebuild, (handle, files.table.numpy(), files.names, files.problems)
+    return _rebuild, (handle, files.table.numpy(), files.names, files.problems, files.container)
 
 
-def _rebuild(handle: Handle, table: np.ndarray[Any, Any], names: list[str], problems: dict[int, str]) -> EncodedImages:
-    return EncodedImages(received(*handle), torch.from_numpy(table), names, problems)
+def _rebuild(handle: Handle, table: np.ndarray[Any, Any], *rest: Any) -> EncodedImages:
+    return EncodedImages(received(*handle), torch.from_numpy(table), *rest)
 
 
 ForkingPickler.register(EncodedImages, _reduce)

@@ -36,29 +36,36 @@ class OffloadCollate:
         tree = tree_flatten(self.collate(samples))
         return tree_unflatten(tree.replaced({path: self._packed(images) for path, images in handed(tree)}))
 
-    def _packed(self, images: Sequence[HandedImage]) -> Any:
+    def _packed(self, images: HandedImages | list[HandedImage] | tuple[HandedImage, ...]) -> Any:
+        each = images.images if isinstance(images, HandedImages) else images
+        container = None if isinstance(images, HandedImages) else list if isinstance(images, list) else tuple
         if not self.files:
-            return _stacked([image.value for image in images])  # type: ignore[misc]
-        files = [image.value if isinstance(image.value, bytes) else _decoded(image.value) for image in images]
-        names = [image.name or f"sample {number}" for number, image in enumerate(images)]
-        return pack(files, decode=self.decode, names=names)
+            values: list[torch.Tensor] = [image.value for image in each]  # type: ignore[misc]
+            return _stacked(values) if container is None else container(values)
+        files = [image.value if isinstance(image.value, bytes) else _decoded(image.value) for image in each]
+        names = [image.name or f"sample {number}" for number, image in enumerate(each)]
+        packed = pack(files, decode=self.decode, names=names)
+        packed.container = container
+        return packed
 
 
-def handed(tree: Any) -> list[tuple[Path, Sequence[HandedImage]]]:
-    """The places of a flattened batch where images of samples stand.
+def handed(tree: Any) -> list[tuple[Path, Any]]:
+    """The places of a flattened batch where images of samples stand, stacked or in a list or tuple.
 
     Raises:
         CannotOffloadError: an image stands alone: samples are not collated.
     """
-    found: list[tuple[Path, Sequence[HandedImage]]] = []
+    found: list[tuple[Path, Any]] = []
     for path, value in tree.walk():
-        if isinstance(value, HandedImages):
-            found.append((path, value.images))
-        elif isinstance(value, list | tuple) and value and all(isinstance(each, HandedImage) for each in value):
+        if isinstance(value, HandedImages) or _are_listed(value):
             found.append((path, value))
         elif isinstance(value, HandedImage) and (not found or found[-1][0] != path[:-1]):
             raise CannotOffloadError(f"collate_fn leaves images in their samples: {name_of(path)} is one image")
     return found
+
+
+def _are_listed(value: Any) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(each, HandedImage) for each in value)
 
 
 def _stacked(images: list[torch.Tensor]) -> torch.Tensor | list[torch.Tensor]:

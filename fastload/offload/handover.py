@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import register_pytree_node
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from fastload.offload.error import CannotOffloadError
@@ -66,7 +67,17 @@ def _stacked(images: Sequence[HandedImage], **_: Any) -> HandedImages:
     return HandedImages(images)
 
 
+def _walked(*_: Any) -> Any:
+    """Where PyTorch's pytree meets an image: torchvision's v2 transforms would leave it alone and change the rest."""
+    raise CannotOffloadError(
+        "a transform of torchvision's v2, or another function that walks over the batch, is applied to images after "
+        "their transform. For MixUp and CutMix, call fl.offload(loader, transform=T.MixUp(...))"
+    )
+
+
 default_collate_fn_map[HandedImage] = _stacked
+for kind in (HandedImage, HandedImages):
+    register_pytree_node(kind, _walked, _walked)
 
 
 class Handover:

@@ -162,7 +162,8 @@ def _returned(group: Batch, images: dict[Path, Any]) -> dict[Path, Any]:
     """The transformed images by the paths of those that they were."""
     result = group.result()
     if len(images) == 1:
-        return dict.fromkeys(images, result)
+        container = getattr(next(iter(images.values())), "container", None)  # of files
+        return dict.fromkeys(images, result if container is None or group.views else container(result))
     if group.views:
         raise TypeError(
             f"T.MultiView takes a batch of images or of files; got a list of {len(images)} images: stack them in "

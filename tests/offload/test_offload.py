@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, RandomSampler, Subset
+from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, RandomSampler, Subset, default_collate
 from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder, VOCDetection, wrap_dataset_for_transforms_v2
 from torchvision.transforms import v2
@@ -125,8 +125,9 @@ def test_parts_of_data_sets(folder, photographs, made_of):
             "name": [sample["name"] for sample in samples],
         },
         lambda samples: ([sample["name"] for sample in samples], [sample["image"] for sample in samples]),
+        lambda samples: tuple(zip(*((sample["image"], sample["number"]) for sample in samples), strict=True)),
     ],
-    ids=["PyTorch's", "a stack", "a list"],
+    ids=["PyTorch's", "a stack", "a list", "tuples"],
 )
 def test_a_batch_has_the_structure_of_the_users_own_collate_function(pairs, collate):
     ours = fl.offload(loader_of(pairs, collate_fn=collate), device="cpu")
@@ -134,6 +135,7 @@ def test_a_batch_has_the_structure_of_the_users_own_collate_function(pairs, coll
         assert type(our_batch) is type(batch)
         values = (our_batch.values(), batch.values()) if isinstance(batch, dict) else (our_batch, batch)
         for value, other in zip(*values, strict=True):
+            assert type(value) is type(other)
             images = isinstance(other[0], torch.Tensor) and other[0].ndim == 3
             assert_near(value, other) if images else None
             assert images or list(value) == list(other)
@@ -271,6 +273,7 @@ def test_boxes_and_masks_follow_on_the_device(pairs):
     for (our_images, our_targets), (images, targets) in zip(
         ours, loader_of(detection, collate_fn=by_sample), strict=True
     ):
+        assert type(our_images) is tuple
         for our_image, image in zip(our_images, images, strict=True):
             assert torch.allclose(our_image, image, rtol=0, atol=2 / 255)
         for our_target, target in zip(our_targets, targets, strict=True):
@@ -281,6 +284,15 @@ def test_boxes_and_masks_follow_on_the_device(pairs):
 class Computing(Pairs):
     def __getitem__(self, index):
         return self.transform(Image.open(self.files[index]).convert("RGB")) * 2, index
+
+
+class Transforming(Pairs):
+    def __getitem__(self, index):
+        return v2.RandomHorizontalFlip(1.0)(self.transform(Image.open(self.files[index]).convert("RGB"))), index
+
+
+def mixed(batch):
+    return v2.MixUp(num_classes=9)(batch["image"], batch["number"])
 
 
 class Ignoring(Pairs):
@@ -319,6 +331,8 @@ class Stream(torch.utils.data.IterableDataset):
         ),
         (lambda p: DataLoader(p, 2, collate_fn=lambda b: [s["number"] for s in b]), "leaves out images"),
         (lambda p: DataLoader(p, 2, collate_fn=list), "in their samples"),
+        (lambda p: DataLoader(p, 2, collate_fn=lambda b: mixed(default_collate(b))), r"transform=T.MixUp\(...\)"),
+        (lambda p: DataLoader(Transforming(p.files, p.transform)), "a transform of torchvision's v2"),
         (lambda p: DataLoader(ConcatDataset([p, Pairs(p.files, evaluation())])), "two objects"),
     ],
 )
