@@ -37,6 +37,7 @@ def transform_of(dataset: Any, attribute: str = "dataset") -> Place:
     if own and isinstance(dataset, loaded_types("torchvision.datasets", "VisionDataset")):
         return _of_vision(dataset, attribute)
     if len(own) == 1:
+        _require_plain(dataset, own[0], attribute)
         return Place(getattr(dataset, own[0]), f"{attribute}.{own[0]}", lambda new: _copy(dataset, **{own[0]: new}))
     if own:
         raise CannotOffloadError(
@@ -48,6 +49,14 @@ def transform_of(dataset: Any, attribute: str = "dataset") -> Place:
     raise CannotOffloadError(
         f"{attribute} is a {type(dataset).__name__}, which has no attribute transform or transforms"
     )
+
+
+def _require_plain(dataset: Any, name: str, attribute: str) -> None:
+    """Refuse a transform that is no attribute of the data set alone, or that the data set does not call."""
+    if isinstance(getattr(type(dataset), name, None), property):
+        raise CannotOffloadError(f"{attribute}.{name} is a property, which may change more than a copy of the data set")
+    if not callable(getattr(dataset, name)):
+        raise CannotOffloadError(f"{attribute}.{name} must be callable; got {getattr(dataset, name)!r}")
 
 
 def _of_vision(dataset: Any, attribute: str) -> Place:

@@ -20,6 +20,7 @@ from fastload.offload.handover import HandedImage, Handover
 from fastload.offload.loader_copy import with_dataset
 from fastload.offload.place import Place
 from fastload.offload.split import Split, split
+from fastload.offload.timm_loader import TimmLoader, device_steps, fast_collate, is_prefetcher
 from fastload.structure.loaded_types import loaded_types
 from fastload.structure.targets import has_targets
 from fastload.structure.tree import Path, name_of, tree_flatten
@@ -31,7 +32,7 @@ PROBED = 4  # samples that are read to see what the data set and collate_fn do w
 
 
 def offload(
-    loader: DataLoader[Any],
+    loader: Any,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     *,
@@ -58,7 +59,8 @@ def offload(
     values are not what the whole transform would give.
 
     Args:
-        loader: a ``DataLoader`` over a map-style data set.
+        loader: a ``DataLoader`` over a map-style data set; or what ``timm.data.create_loader`` returns, whose
+            normalisation and erasing are kept.
         mean: as of :class:`PrefetchLoader`, if the transform does not normalise.
         std: the same.
         transform: for the device, after what is moved there: ``T.MixUp``, for example.
@@ -73,17 +75,21 @@ def offload(
             TypeError; the message has the reason and the lines to write instead.
         ValueError: the data set is empty, or an argument is refused by :class:`PrefetchLoader`.
     """
+    theirs = loader if is_prefetcher(loader) else None
     try:
-        plan = _planned(loader)
+        plan = _planned(loader if theirs is None else theirs.loader, of_timm=theirs is not None)
+        after = [] if theirs is None else device_steps(theirs)
     except CannotOffloadError as error:
         raise CannotOffloadError(f"fl.offload does not know how to do this: {error}.\n{INSTEAD}") from error
-    moved = plan.split.device
-    if mean is None and moved is not None:
+    moved = Compose([step for step in (plan.split.device, *after) if step is not None])
+    if mean is None:
         moved, dtype, memory_format = _normalized(moved, dtype, memory_format), None, None
     steps = [DecodeJpeg(on_error) if plan.files else None, moved, transform]
     dataset = FileDataset(plan.dataset) if plan.files else plan.dataset
-    wrapped = PrefetchLoader(
-        with_dataset(loader, dataset, plan.collate),
+    if theirs is not None:
+        settings = {"device": theirs.device} | settings
+    wrapped = (PrefetchLoader if theirs is None else TimmLoader)(
+        with_dataset(plan.loader, dataset, plan.collate),
         mean,
         std,
         transform=Compose([step for step in steps if step is not None]),
@@ -110,6 +116,7 @@ class OffloadPlan:
     """What is done with a loader.
 
     Attributes:
+        loader: the ``DataLoader``.
         place: where its data set keeps the transform.
         split: of the transform.
         files: whether workers hand over files.
@@ -118,6 +125,7 @@ class OffloadPlan:
         images: where in a batch they stand.
     """
 
+    loader: DataLoader[Any]
     place: Place
     split: Split
     files: bool
@@ -135,7 +143,7 @@ class OffloadPlan:
         return f"{self.place.attribute}\n{self.split}\nimages: {decoding}"
 
 
-def _planned(loader: Any) -> OffloadPlan:
+def _planned(loader: Any, *, of_timm: bool) -> OffloadPlan:
     if not isinstance(loader, DataLoader):
         raise CannotOffloadError(f"the loader is a {type(loader).__name__} and no DataLoader")
     if isinstance(loader.dataset, IterableDataset):
@@ -151,8 +159,8 @@ def _planned(loader: Any) -> OffloadPlan:
     dataset = place.with_other(Handover(parts.worker))
     samples = _samples(dataset, PROBED)
     files = any(isinstance(image.value, bytes) for sample in samples for image in _handed_of(sample))
-    collate = OffloadCollate(loader.collate_fn, files=files)
-    return OffloadPlan(place, parts, files, dataset, collate, _images_of(samples, collate))
+    collate = OffloadCollate(fast_collate(loader) if of_timm else loader.collate_fn, files=files)
+    return OffloadPlan(loader, place, parts, files, dataset, collate, _images_of(samples, collate))
 
 
 def _split(place: Place) -> Split:
