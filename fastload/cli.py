@@ -113,7 +113,7 @@ def bench(
     suite: Annotated[
         str,
         typer.Argument(
-            help="accuracy, ddp, jpeg, kernels, ladder, resident, step or transfer: see benchmarks/README.md."
+            help="accuracy, ddp, jpeg, kernels, ladder, resident, step, transfer or views: see benchmarks/README.md."
         ),
     ],
     *,

@@ -20,7 +20,7 @@ from fastload.bench.harness.plan import Plan
 from fastload.bench.harness.result import Result
 from fastload.bench.harness.suite import Suite
 from fastload.bench.harness.table import layout
-from fastload.bench.suites import accuracy, ddp, jpeg, kernels, ladder, resident, step, transfer
+from fastload.bench.suites import accuracy, ddp, jpeg, kernels, ladder, resident, step, transfer, views
 from fastload.environment import cores
 
 __all__ = ["SUITES", "Session", "prepare"]
@@ -34,6 +34,7 @@ _ALL: tuple[Suite[Any], ...] = (
     transfer.SUITE,
     step.SUITE,
     ddp.SUITE,
+    views.SUITE,
 )
 SUITES = {suite.name: suite for suite in _ALL}
 RESULTS = Path("benchmarks/results")

@@ -15,7 +15,7 @@ from fastload import bench
 from fastload.bench.harness import result
 from fastload.bench.harness.plan import Plan
 from fastload.bench.harness.turns import Figure, by_turns
-from fastload.bench.subjects import normalizers, stages, steps, transfers
+from fastload.bench.subjects import normalizers, stages, steps, transfers, view_stages
 from fastload.cli import app
 from fastload.environment import cores
 
@@ -132,6 +132,23 @@ def test_jpeg_measures_every_stage_next_to_the_limit(tmp_path, console):
     assert {"limit", "fastload_cpu_decode", "fastload"} <= set(rows)
     assert rows["limit"]["ratio_to_limit"] == 1
     assert all(row["metric"] == "img_per_s" and row["ratio_to_limit"] > 0 for row in rows.values())
+
+
+def test_views_are_made_in_workers_and_on_the_device(tmp_path, console):
+    rows = {row["subject"]: row for row in measured(bench.prepare("views", runs=1, out=tmp_path).run(console))}
+    assert list(rows) == ["limit", "workers", "fastload"]
+    assert rows["limit"]["ratio_to_limit"] == 1
+    assert all(row["metric"] == "img_per_s" and row["ratio_to_limit"] > 0 for row in rows.values())
+
+
+def test_views_have_no_figures_where_two_are_exchanged(tmp_path, monkeypatch):
+    def exchanged(files):
+        for views, labels in view_stages.fastload(files):
+            yield [views[2], views[1], views[0], *views[3:]], labels
+
+    monkeypatch.setitem(view_stages.STAGES_OF_VIEWS, "fastload", exchanged)
+    with pytest.raises(bench.WrongValuesError, match="fastload is wrong"):
+        bench.prepare("views", subjects=["fastload"], runs=1, out=tmp_path).run()
 
 
 def test_jpeg_measures_loaders_alone(tmp_path, console):

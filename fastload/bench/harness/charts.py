@@ -60,6 +60,7 @@ def check_charts(
     shape: tuple[int, ...],
     dtype: torch.dtype,
     memory_format: torch.memory_format,
+    scale: tuple[float, float] = SCALE,
 ) -> None:
     """Raise ``WrongValuesError`` unless ``count`` batches of charts were cropped, resized, mirrored and normalised.
 
@@ -72,10 +73,10 @@ def check_charts(
     images = torch.cat([images.cpu().float() for images, _ in delivered])
     labels = torch.cat([labels.cpu() for _, labels in delivered])
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
-    _check_values(subject, (images * std + mean) * FULL, labels)
+    _check_values(subject, (images * std + mean) * FULL, labels, scale)
 
 
-def _check_values(subject: str, images: torch.Tensor, labels: torch.Tensor) -> None:
+def _check_values(subject: str, images: torch.Tensor, labels: torch.Tensor, scale: tuple[float, float]) -> None:
     """Check values from 0 to 255."""
     red, green, blue = images.unbind(1)
     own_red = torch.tensor(RED)[labels].view(-1, 1, 1)
@@ -89,7 +90,7 @@ def _check_values(subject: str, images: torch.Tensor, labels: torch.Tensor) -> N
     for what, off in offs.items():
         if not off <= TOLERANCE:  # also where it is not a number
             raise WrongValuesError(f"{subject} is wrong: an image is {what}, by {off:.3g} of 255")
-    _check_boxes(subject, x, y)
+    _check_boxes(subject, x, y, scale)
 
 
 def _line(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -103,7 +104,7 @@ def _line(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.stack([middle - slope * count / 2, middle + slope * count / 2], dim=1) / FULL, off
 
 
-def _check_boxes(subject: str, x: torch.Tensor, y: torch.Tensor) -> None:
+def _check_boxes(subject: str, x: torch.Tensor, y: torch.Tensor, scale: tuple[float, float]) -> None:
     """Check the crops, whose ``x`` and ``y`` ends are shares of an image's width and height."""
     width, height = (x[:, 1] - x[:, 0]), (y[:, 1] - y[:, 0])
     area = width.abs() * height
@@ -112,13 +113,13 @@ def _check_boxes(subject: str, x: torch.Tensor, y: torch.Tensor) -> None:
     wrong = {
         "is not upright": height <= 0,
         "reaches outside of its image": (torch.cat([x, y], 1) - 0.5).abs().amax(1) > 0.5 + SHARE_TOLERANCE,
-        f"has an area outside of {SCALE}": ~_within(area, SCALE, relative),
+        f"has an area outside of {scale}": ~_within(area, scale, relative),
         f"has a ratio of sides outside of {RATIO}": ~_within(ratio, RATIO, relative),
     }
     for what, which in wrong.items():
         if which.any():
             raise WrongValuesError(f"{subject} is wrong: a crop {what}")
-    usual, spread = _usual_area()
+    usual, spread = _usual_area(scale)
     chances = {
         "the share of mirrored images": ((width < 0).double(), 0.5, 0.5),
         "the mean area of the crops": (area, usual, spread),
@@ -133,9 +134,9 @@ def _within(values: torch.Tensor, bounds: tuple[float, float], relative: torch.T
     return (values >= bounds[0] * (1 - relative)) & (values <= bounds[1] * (1 + relative))
 
 
-def _usual_area(draws: int = 2000) -> tuple[float, float]:
+def _usual_area(scale: tuple[float, float], draws: int = 2000) -> tuple[float, float]:
     """Return mean and standard deviation of the share of a chart's area that torchvision cuts out."""
     image = torch.empty(3, HEIGHT, WIDTH, device="meta")
-    boxes = [RandomResizedCrop.get_params(image, list(SCALE), list(RATIO)) for _ in range(draws)]
+    boxes = [RandomResizedCrop.get_params(image, list(scale), list(RATIO)) for _ in range(draws)]
     areas = [height * width / (HEIGHT * WIDTH) for _, _, height, width in boxes]
     return fmean(areas), pstdev(areas)

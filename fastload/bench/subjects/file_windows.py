@@ -74,7 +74,7 @@ class FileWindows:
     def open(cls, size: JpegSize, device: torch.device) -> Iterator[FileWindows]:
         """Write the files, and delete them in the end."""
         with tempfile.TemporaryDirectory(prefix="fastload-bench-") as folder:
-            yield cls.of(size, write_photographs(folder, size), device)
+            yield cls.of(size, write_photographs(folder, size.files), device)
 
     @classmethod
     def of(cls, size: JpegSize, root: Path, device: torch.device) -> FileWindows:
@@ -127,9 +127,9 @@ def look(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return images[0, 0, 0, 0] + labels[0]
 
 
-def write_photographs(folder: str, size: JpegSize) -> Path:
+def write_photographs(folder: str, count: int) -> Path:
     """Write the files, and return the folder of those that are read."""
-    return sample_data(Path(folder) / "photographs", size.files, seed=SEED) / "train"
+    return sample_data(Path(folder) / "photographs", count, seed=SEED) / "train"
 
 
 def _batch_of(files: JpegFiles) -> tuple[torch.Tensor, torch.Tensor]:

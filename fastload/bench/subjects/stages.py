@@ -23,7 +23,7 @@ from fastload.bench.subjects.dali import dali
 from fastload.bench.subjects.loaders import DTYPE, LAYOUT
 from fastload.bench.subjects.workers import READING_WORKERS, decoding_workers
 
-__all__ = ["CPU_STAGES", "STAGES", "JpegFiles"]
+__all__ = ["CPU_STAGES", "STAGES", "JpegFiles", "endless_loader"]
 
 ENDLESS = 10**9  # samples: more than any window takes
 
@@ -73,7 +73,7 @@ def offload(files: JpegFiles) -> Batches:
             v2.Normalize(MEAN, STD),
         ]
     )
-    plain = _loader(datasets.ImageFolder(files.root, transform), files, READING_WORKERS)
+    plain = endless_loader(datasets.ImageFolder(files.root, transform), files.batch, READING_WORKERS, files.device)
     with fl.offload(plain, device=files.device, dtype=DTYPE, memory_format=LAYOUT, verbose=False) as batches:
         yield from batches
 
@@ -87,13 +87,13 @@ def _timm(dataset: Dataset[Any], files: JpegFiles) -> Batches:
     from timm.data.loader import PrefetchLoader as TimmPrefetchLoader  # noqa: PLC0415  (a peer that may be missing)
     from timm.data.loader import fast_collate  # noqa: PLC0415
 
-    loader = _loader(dataset, files, decoding_workers(), fast_collate)
+    loader = endless_loader(dataset, files.batch, decoding_workers(), files.device, fast_collate)
     for images, labels in TimmPrefetchLoader(loader, MEAN, STD, device=files.device, img_dtype=DTYPE):
         yield images.contiguous(memory_format=LAYOUT), labels
 
 
 def _fastload(files: JpegFiles, workers: int, collate_fn: Callable[[Any], Any]) -> Batches:
-    loader = _loader(fl.data.ImageFolder(files.root), files, workers, collate_fn)
+    loader = endless_loader(fl.data.ImageFolder(files.root), files.batch, workers, files.device, collate_fn)
     transform = T.Compose(
         [
             T.DecodeJpeg(),
@@ -106,17 +106,22 @@ def _fastload(files: JpegFiles, workers: int, collate_fn: Callable[[Any], Any]) 
         yield from batches
 
 
-def _loader(
-    dataset: Dataset[Any], files: JpegFiles, workers: int, collate_fn: Callable[[Any], Any] | None = None
+def endless_loader(
+    dataset: Dataset[Any],
+    batch: int,
+    workers: int,
+    device: torch.device,
+    collate_fn: Callable[[Any], Any] | None = None,
 ) -> DataLoader[Any]:
+    """Return a loader of batches drawn with replacement."""
     gc.collect()  # a forked worker that inherits batches as garbage would be aborted when it collects them
     return DataLoader(
         dataset,
-        batch_size=files.batch,
+        batch_size=batch,
         sampler=RandomSampler(dataset, replacement=True, num_samples=ENDLESS),  # type: ignore[arg-type]
         num_workers=workers,
         collate_fn=collate_fn,
-        pin_memory=files.device.type == "cuda",
+        pin_memory=device.type == "cuda",
     )
 
 

@@ -35,7 +35,7 @@ def measure(plan: Plan[JpegSize]) -> list[Row]:
     """Check what is delivered, start a process for each rank, and return the rows that the first one wrote."""
     subjects = [name for name in plan.subjects if name != SUITE.baseline]
     with tempfile.TemporaryDirectory(prefix="fastload-bench-") as folder:
-        root = write_photographs(folder, plan.size)
+        root = write_photographs(folder, plan.size.files)
         windows = FileWindows.of(plan.size, root, plan.device)
         for name in plan.track(subjects, "checking"):
             windows.check(name)
