@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -87,13 +87,16 @@ class Handover:
 
     Args:
         worker: what stays in the worker; None if nothing does.
+        arrays: the dtypes of NumPy arrays whose pixels mean the same to the device's part as to the original;
+            None for all.
 
     Attributes:
         was_given_targets: whether it was called with more than an image.
     """
 
-    def __init__(self, worker: Worker | None) -> None:
+    def __init__(self, worker: Worker | None, arrays: Collection[str] | None = None) -> None:
         self.worker = worker
+        self.arrays = arrays
         self.was_given_targets = False
 
     def __repr__(self) -> str:
@@ -108,10 +111,19 @@ class Handover:
         else:
             result = named or (arguments if several else arguments[0])
         if named:
-            return result | {"image": _handed(result["image"])}
+            return result | {"image": self._handed(result["image"])}
         if several:
-            return (_handed(result[0]), *result[1:])
-        return _handed(result)
+            return (self._handed(result[0]), *result[1:])
+        return self._handed(result)
+
+    def _handed(self, image: Any) -> HandedImage:
+        if self.arrays is not None and isinstance(image, np.ndarray) and image.dtype.name not in self.arrays:
+            taken = f"takes {' and '.join(self.arrays)}" if self.arrays else "leaves arrays as they are"
+            raise CannotOffloadError(
+                f"a step of the transform that is to move is given a NumPy array of {image.dtype}, and {taken}: make "
+                "it a Pillow image or a uint8 tensor (C, H, W) in the data set"
+            )
+        return _handed(image)
 
 
 def _handed(image: Any) -> HandedImage:

@@ -21,6 +21,7 @@ from fastload.offload.loader_copy import with_dataset
 from fastload.offload.place import Place
 from fastload.offload.split import Split, split
 from fastload.offload.timm_loader import TimmLoader, device_steps, fast_collate, is_prefetcher
+from fastload.offload.unwrap import package_of
 from fastload.structure.loaded_types import loaded_types
 from fastload.structure.targets import has_targets
 from fastload.structure.tree import Path, name_of, tree_flatten
@@ -28,6 +29,7 @@ from fastload.transforms import Compose, DecodeJpeg, Normalize
 
 __all__ = ["offload"]
 
+TAKE_ARRAYS = ("ToTensor", "ToImage", "MaybeToTensor")
 PROBED = 4  # samples that are read to see what the data set and collate_fn do with an image
 
 
@@ -156,11 +158,19 @@ def _planned(loader: Any, *, of_timm: bool) -> OffloadPlan:
         raise ValueError("the loader's data set must have a sample; it is empty")
     place = transform_of(loader.dataset)
     parts = _split(place)
-    dataset = place.with_other(Handover(parts.worker))
+    dataset = place.with_other(Handover(parts.worker, _arrays(place.transform, parts)))
     samples = _samples(dataset, PROBED)
     files = any(isinstance(image.value, bytes) for sample in samples for image in _handed_of(sample))
     collate = OffloadCollate(fast_collate(loader) if of_timm else loader.collate_fn, files=files)
     return OffloadPlan(loader, place, parts, files, dataset, collate, _images_of(samples, collate))
+
+
+def _arrays(transform: Any, parts: Split) -> tuple[str, ...]:
+    """The dtypes of NumPy arrays that may be given to what moves."""
+    if package_of(transform) == "albumentations":
+        return ("uint8",)  # its Normalize divides floats by 255, too
+    first = next((step.name for step in parts.steps if step.where == "device"), "")
+    return ("uint8", "float32") if first in TAKE_ARRAYS else ()
 
 
 def _split(place: Place) -> Split:
@@ -222,6 +232,8 @@ def _samples(dataset: Any, count: int) -> list[Any]:
 def _sample(dataset: FileDataset, index: int) -> Any:
     try:
         return dataset[index]
+    except CannotOffloadError:
+        raise
     except Exception as error:
         raise CannotOffloadError(
             f"dataset[{index}] fails where its transform hands an image over: {_told(error)}"
@@ -235,6 +247,8 @@ def _images_of(samples: list[Any], collate: OffloadCollate) -> list[Path]:
     with _same_random_numbers():
         try:
             batch = collate.collate(samples)
+        except CannotOffloadError:
+            raise
         except Exception as error:
             raise CannotOffloadError(f"collate_fn does more with images than to stack them: {_told(error)}") from error
     images = [path for path, _ in handed(tree_flatten(batch))]

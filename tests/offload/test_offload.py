@@ -308,6 +308,27 @@ class Plain(Dataset):
         return torch.zeros(3, 4, 4), index
 
 
+class Arrays(Pairs):
+    """Yields NumPy arrays to its transform."""
+
+    def __init__(self, pairs, dtype, *steps):
+        super().__init__(pairs.files, v2.Compose(steps))
+        self.dtype = dtype
+
+    def __getitem__(self, index):
+        pixels = np.asarray(Image.open(self.files[index]).convert("RGB").resize((40, 30)))
+        return self.transform((pixels / 255 if self.dtype != np.uint8 else pixels).astype(self.dtype)), index
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_arrays_are_taken_where_the_transform_begins_with_their_conversion(pairs, dtype):
+    scaled = v2.ToDtype(torch.float32, scale=True)
+    steps = [v2.ToImage(), scaled, v2.RandomHorizontalFlip(1.0), v2.Normalize(MEAN, STD)]
+    loader = DataLoader(Arrays(pairs, dtype, *steps), 4)
+    for (ours, _), (theirs, _) in zip(fl.offload(loader, device="cpu"), loader, strict=True):
+        assert_near(ours, theirs)
+
+
 class Stream(torch.utils.data.IterableDataset):
     transform = evaluation()
 
@@ -331,6 +352,8 @@ class Stream(torch.utils.data.IterableDataset):
         ),
         (lambda p: DataLoader(p, 2, collate_fn=lambda b: [s["number"] for s in b]), "leaves out images"),
         (lambda p: DataLoader(p, 2, collate_fn=list), "in their samples"),
+        (lambda p: DataLoader(Arrays(p, np.uint8, v2.RandomHorizontalFlip(), v2.ToImage())), "leaves arrays as they"),
+        (lambda p: DataLoader(Arrays(p, np.float64, v2.ToImage(), v2.RandomHorizontalFlip())), "array of float64"),
         (lambda p: DataLoader(p, 2, collate_fn=lambda b: mixed(default_collate(b))), r"transform=T.MixUp\(...\)"),
         (lambda p: DataLoader(Transforming(p.files, p.transform)), "a transform of torchvision's v2"),
         (lambda p: DataLoader(ConcatDataset([p, Pairs(p.files, evaluation())])), "two objects"),
