@@ -38,6 +38,15 @@ __all__ = ["PrefetchLoader"]
 
 MOST_SEED, EPOCHS = 2**63 - 1, 2**32
 
+# The attributes of a DataLoader that can be set. Set on a PrefetchLoader, they are set on the loader inside.
+LOADERS_OWN = frozenset(
+    {
+        "batch_sampler", "batch_size", "collate_fn", "dataset", "drop_last", "generator", "in_order",
+        "multiprocessing_context", "num_workers", "persistent_workers", "pin_memory", "pin_memory_device",
+        "prefetch_factor", "sampler", "timeout", "worker_init_fn",
+    }
+)  # fmt: skip
+
 
 class PrefetchLoader:
     """Wrap a loader so that its batches are copied and transformed while the consumer computes.
@@ -323,6 +332,13 @@ class PrefetchLoader:
             raise AttributeError(name)
         value = getattr(self.loader, name)
         return GuardedCollate(value) if name == "collate_fn" and value is not None else value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set a ``DataLoader``'s attribute on the wrapped one, such as the ``worker_init_fn`` that Lightning sets."""
+        if name in LOADERS_OWN and hasattr(self.loader, name):
+            setattr(self.loader, name, value)
+        else:
+            super().__setattr__(name, value)
 
     def __enter__(self) -> PrefetchLoader:
         return self

@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, Dataset
 from torchvision import tv_tensors
 
 import fastload as fl
@@ -79,3 +80,31 @@ def test_a_rewrapped_loader_draws_what_this_one_would_have_drawn():
     other = loader.rewrapped(batches)
     assert other.epoch == 1
     assert all(map(torch.equal, other, loader))
+
+
+def seeded(worker):  # noqa: ARG001
+    torch.manual_seed(7)
+
+
+class Drawn(Dataset):
+    """Each sample is a random number of its worker."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return torch.rand(())
+
+
+def test_what_a_framework_sets_is_set_on_the_wrapped_loader():
+    inner = DataLoader(Drawn(), batch_size=3, num_workers=1)
+    loader = fl.PrefetchLoader(inner, device="cpu")
+    loader.worker_init_fn = seeded  # as Lightning's seed_everything(workers=True) does
+    assert inner.worker_init_fn is seeded
+    drawn = next(iter(loader))
+    torch.manual_seed(7)
+    assert torch.equal(drawn, torch.stack([torch.rand(()) for _ in range(3)]))
+    with pytest.raises(ValueError, match="batch_size"):  # as DataLoader has it
+        loader.batch_size = 5
+    loader.name = "train"
+    assert not hasattr(inner, "name")
