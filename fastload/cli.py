@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -120,7 +121,7 @@ def bench(
     cases: Annotated[str, typer.Option(help="Which, comma-separated; default: all that there are GPUs for.")] = "",
     subjects: Annotated[str, typer.Option(help="Which, comma-separated; default: all that are installed.")] = "",
     runs: Annotated[int | None, typer.Option(min=1, help="How often to measure each subject.")] = None,
-    out: Annotated[Path, typer.Option(help="The folder of the result file.")] = Path("benchmarks/results"),
+    out: Annotated[Path, typer.Option(help="The folder of the result file.")] = Path("fastload-results"),
 ) -> None:
     """Measure fastload, its peers and the hardware limit in turns, and write a result file."""
     from fastload import bench as benchmark  # noqa: PLC0415
@@ -138,6 +139,25 @@ def bench(
     except (benchmark.WrongValuesError, ModuleNotFoundError) as error:
         typer.echo(f"fastload: {error}", err=True)
         raise typer.Exit(1) from None
+
+
+@app.command()
+def env(
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Print what an issue needs: versions, devices, decoders, cores, shared memory, environment."""
+    from fastload.system import describe_system  # noqa: PLC0415
+
+    sections = describe_system()
+    if as_json:
+        typer.echo(json.dumps(sections, indent=2))
+        return
+    for section, facts in sections.items():
+        typer.echo(section)
+        width = max(map(len, facts), default=0)
+        for name, value in facts.items():
+            typer.echo(f"  {name:{width}}  {value}")
 
 
 def main() -> None:

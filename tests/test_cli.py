@@ -1,5 +1,6 @@
 """The command line: what it prints, a user's mistakes (one line, exit code 2), and Ctrl-C, which ends all of it."""
 
+import json
 import os
 import re
 import signal
@@ -8,9 +9,11 @@ import sys
 import time
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import fastload
+from fastload import system
 from fastload.cli import app
 from fastload.data import sample_data
 
@@ -41,8 +44,23 @@ def test_version():
 
 def test_help_names_every_command():
     screen = fastload_command("--help").stdout
-    for command in ("demo", "sample-data"):
+    for command in ("demo", "sample-data", "bench", "env"):
         assert command in screen
+
+
+def test_env_says_what_an_issue_needs(monkeypatch):
+    monkeypatch.setenv("FASTLOAD_EXAMPLE", "told")
+    told = fastload_command("env").stdout
+    for fact in (fastload.__version__, torch.__version__, "cores for this process", "JPEG on the CPU", "told"):
+        assert fact in told
+    sections = json.loads(fastload_command("env", "--json").stdout)
+    assert sections["versions"]["torch"] == torch.__version__
+    assert all(isinstance(value, str) for facts in sections.values() for value in facts.values())
+
+
+def test_env_describes_a_broken_machine_too(monkeypatch):
+    monkeypatch.setattr(system, "SHARED_MEMORY", 7)
+    assert "not known: AttributeError" in fastload_command("env").stdout
 
 
 @pytest.mark.long

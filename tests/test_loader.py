@@ -108,3 +108,10 @@ def test_what_a_framework_sets_is_set_on_the_wrapped_loader():
         loader.batch_size = 5
     loader.name = "train"
     assert not hasattr(inner, "name")
+
+
+def test_a_loader_shows_its_settings():
+    loader = fl.PrefetchLoader(DataLoader(Drawn()), transform=T.RandomHorizontalFlip(0.3), device="cpu", seed=4)
+    assert repr(loader) == (
+        "PrefetchLoader(DataLoader, transform=RandomHorizontalFlip(p=0.3), device='cpu', depth=2, seed=4, epoch=0)"
+    )

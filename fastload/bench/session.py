@@ -37,7 +37,7 @@ _ALL: tuple[Suite[Any], ...] = (
     views.SUITE,
 )
 SUITES = {suite.name: suite for suite in _ALL}
-RESULTS = Path("benchmarks/results")
+RESULTS = Path("fastload-results")  # not over the figures of a checkout
 CPU_RUNS = 2
 
 
@@ -106,7 +106,7 @@ def prepare(
     """Choose what to measure of a suite: on the GPU, or at a tiny size on the CPU if there is none.
 
     >>> prepare("resident", cases=["resnet18_b512"], subjects=["timm", "fastload"]).run()  # doctest: +SKIP
-    PosixPath('benchmarks/results/resident--nvidia-h200.json')
+    PosixPath('fastload-results/resident--nvidia-h200.json')
 
     If the result file is of the same commit, device, versions and settings, the new rows replace their like in it
     and the others stay. Any other file is replaced as a whole.

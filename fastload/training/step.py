@@ -200,6 +200,17 @@ class TrainStep:
         self._needs_agreement = accumulate > 1 or on_nonfinite != "ignore"  # of ranks, beside their gradients
         _resolve_before_state_dict(self)
 
+    def __repr__(self) -> str:
+        models, optimizers, schedulers = (
+            " + ".join(type(each).__name__ for each in several)
+            for several in (self._models, self._given_optimizers, self._schedulers)
+        )
+        settings = {"precision": self.precision, "accumulate": self.accumulate, "max_norm": self.max_norm}
+        settings |= {"clip_value": self.clip_value, "scheduler": schedulers or None}
+        settings |= {"ema": None if self._ema is None else self._ema.decay, "on_nonfinite": self.on_nonfinite}
+        told = "".join(f", {name}={value}" for name, value in settings.items() if value is not None)
+        return f"{type(self).__name__}({models}, {optimizers}{told})"
+
     def __call__(self, *batch: Any, items: Tensor | float | None = None) -> StepOutput:
         """Train on one batch: ``step(inputs, targets)``, or ``step(*batch)`` without a ``loss_fn``.
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torchvision
 from torchvision import transforms as v1
+from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.functional import InterpolationMode
 
@@ -69,6 +70,12 @@ def contrastive(size: int, scale: tuple[float, float], jitter: float, blur: floa
             v1.Normalize(MEAN, STD),
         ]
     )
+
+
+def detection(*augmentation: Any) -> v2.Compose:
+    """The training transform of torchvision's detection reference, with ``--use-v2``."""
+    clean = [v2.ConvertBoundingBoxFormat("XYXY"), v2.SanitizeBoundingBoxes(), v2.ToPureTensor()]
+    return v2.Compose([*augmentation, v2.RandomHorizontalFlip(0.5), v2.ToImage(), AS_FLOAT[0], *clean])
 
 
 # By what it is: how to build it, and what becomes of it; "moves" is all of it, else the steps that stay.
@@ -169,6 +176,19 @@ PIPELINES: dict[str, tuple[Callable[[], Any], str]] = {
     "SimCLR": (lambda: contrastive(224, (0.08, 1.0), 1.0, 0.5), "moves"),
     "MoCo v2": (lambda: contrastive(224, (0.2, 1.0), 0.5, 0.5), "moves"),
     "BYOL, second view": (lambda: contrastive(224, (0.08, 1.0), 0.5, 0.1, v1.RandomSolarize(128, p=0.2)), "moves"),
+    "SwAV, small crops": (
+        lambda: v1.Compose(
+            [
+                v1.RandomResizedCrop(96, scale=(0.05, 0.14)),
+                v1.RandomHorizontalFlip(p=0.5),
+                v1.RandomApply([v1.ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.8),
+                v1.RandomGrayscale(p=0.2),
+                v1.ToTensor(),
+                v1.Normalize(MEAN, STD),
+            ]
+        ),
+        "moves",
+    ),
     "DINO, local views": (lambda: contrastive(96, (0.05, 0.4), 0.5, 0.5), "moves"),
     "Albumentations documents, classification": (
         lambda: A.Compose(
@@ -191,5 +211,40 @@ PIPELINES: dict[str, tuple[Callable[[], Any], str]] = {
     "Albumentations, crops of one size": (
         lambda: A.Compose([A.CenterCrop(64, 64), A.VerticalFlip(), A.ToGray(p=0.2), A.Normalize(), A.ToTensorV2()]),
         "moves",
+    ),
+}
+
+CLEANED = "ConvertBoundingBoxFormat, SanitizeBoundingBoxes"  # they change targets, which stay in the worker
+
+# The same for transforms that are called with boxes or masks and their image.
+JOINT: dict[str, tuple[Callable[[], Any], str]] = {
+    "torchvision reference, detection, hflip": (detection, CLEANED),
+    "torchvision reference, detection, lsj": (
+        lambda: detection(
+            v2.ScaleJitter((1024, 1024)), v2.RandomCrop((1024, 1024), fill=(123, 117, 104), pad_if_needed=True)
+        ),
+        f"ScaleJitter, RandomCrop, {CLEANED}",
+    ),
+    "torchvision reference, detection, multiscale": (
+        lambda: detection(v2.RandomShortestSize((480, 512, 544), max_size=1333)),
+        f"RandomShortestSize, {CLEANED}",
+    ),
+    "torchvision reference, detection, ssd": (
+        lambda: detection(v2.RandomPhotometricDistort(), v2.RandomZoomOut(), v2.RandomIoUCrop()),
+        f"RandomPhotometricDistort, RandomZoomOut, RandomIoUCrop, {CLEANED}",
+    ),
+    "torchvision reference, segmentation": (
+        lambda: v2.Compose(
+            [
+                v2.PILToTensor(),
+                v2.RandomResize(260, 1040),
+                v2.RandomHorizontalFlip(0.5),
+                v2.RandomCrop(480, pad_if_needed=True, fill={tv_tensors.Mask: 255, "others": 0}),
+                v2.ToDtype({torch.Tensor: torch.float32, tv_tensors.Mask: torch.int64, "others": None}, scale=True),
+                v2.Normalize(MEAN, STD),
+                v2.ToPureTensor(),
+            ]
+        ),
+        "PILToTensor, RandomResize, RandomHorizontalFlip, RandomCrop, ToDtype",
     ),
 }

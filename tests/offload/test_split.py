@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 
 import fastload as fl
 from fastload.transforms import Key
-from tests.offload.pipelines import MEAN, PIPELINES, STD, A, ReferencePreset
+from tests.offload.pipelines import JOINT, MEAN, PIPELINES, STD, A, ReferencePreset
 
 NEAR = 2 / 255  # Pillow rounds after each step, of which there are two at most: half a level each, and more for sums
 SAMPLES = 2000
@@ -42,10 +42,10 @@ def assert_near(ours, theirs, scale=1.0):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("name", [*PIPELINES, *JOINT])
 def test_pipelines_that_others_wrote(name):
-    make, stays = PIPELINES[name]
-    parts = fl.split(make())
+    make, stays = (PIPELINES | JOINT)[name]
+    parts = fl.split(make(), targets="together" if name in JOINT else "none")
     in_worker = ", ".join(step.name for step in parts.steps if step.where == "worker")
     assert in_worker == ("" if stays == "moves" else stays)
     assert (parts.worker is None) is (stays == "moves")
@@ -323,7 +323,8 @@ def test_targets_must_be_one_of_three():
 def test_the_list_of_pipelines_is_that_of_the_docs():
     """``FASTLOAD_WRITE_TABLE=1`` writes it."""
     rows = [
-        f"| {name} | {stays if stays == 'moves' else f'stays: {stays}'} |\n" for name, (_, stays) in PIPELINES.items()
+        f"| {name} | {stays if stays == 'moves' else f'stays: {stays}'} |\n"
+        for name, (_, stays) in (PIPELINES | JOINT).items()
     ]
     table = "".join(["| pipeline | outcome |\n|---|---|\n", *rows]).replace("<lambda>", "the function")
     head, _, rest = PAGE.read_text().partition(BEGIN)

@@ -406,3 +406,11 @@ def test_g12_an_overflow_is_learnt_without_a_wait_for_the_device():
     assert torch.stack(skipped).tolist() == [1, 0, 0, 0, 0]
     assert (step.updates, scheduler.last_epoch) == (4, 4)
     assert {int(state["step"]) for state in optimizer.state.values()} == {4}
+
+
+def test_a_step_shows_its_settings():
+    model = SmallNet()
+    step = TrainStep(model, sgd(model), nn.CrossEntropyLoss(), precision="fp32", accumulate=2, max_norm=1.0, ema=0.99)
+    assert repr(step) == (
+        "TrainStep(SmallNet, SGD, precision=fp32, accumulate=2, max_norm=1.0, ema=0.99, on_nonfinite=raise)"
+    )
