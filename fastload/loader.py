@@ -175,7 +175,7 @@ class PrefetchLoader:
         self._begin_unused()
 
     def __repr__(self) -> str:
-        settings = {"transform": self.transform, "static": self.static, "device": str(self.device)}
+        settings: dict[str, Any] = {"transform": self.transform, "static": self.static, "device": str(self.device)}
         settings |= {"depth": self.depth, "seed": self.seed, "epoch": self.epoch}
         told = "".join(f", {name}={value!r}" for name, value in settings.items() if value is not None)
         return f"{type(self).__name__}({type(self.loader).__name__}{told})"

@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -87,9 +88,7 @@ def _accelerators() -> Facts:
         return {"none": "batches stay on the CPU"}
     if current.type != "cuda":
         return {current.type: f"{torch.accelerator.device_count()} devices"}
-    facts = {
-        f"cuda:{number}": _answer(lambda number=number: _gpu(number)) for number in range(torch.cuda.device_count())
-    }
+    facts = {f"cuda:{number}": _answer(partial(_gpu, number)) for number in range(torch.cuda.device_count())}
     return facts | {"CUDA": str(torch.version.cuda or torch.version.hip)}
 
 
