@@ -1,5 +1,6 @@
 """What all containers share: each image goes through what it drew, whatever its neighbours do."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -51,7 +52,16 @@ def test_each_transform_of_the_package_is_tried():
 
 
 def same(ours, theirs):
-    return len(ours) == len(theirs) and all(map(torch.equal, ours, theirs))
+    """Equal but for rounding.
+
+    What a neighbour has drawn decides how many passes there are, and so whether values are stored in between, as
+    float32: one that lies half way between two bytes may be rounded to either.
+    """
+    allowed = 1 if ours[0].dtype is torch.uint8 else 1e-6
+    alike = len(ours) == len(theirs) and all(one.shape == other.shape for one, other in zip(ours, theirs, strict=True))
+    return alike and all(
+        (one.double() - other.double()).abs().max() <= allowed for one, other in zip(ours, theirs, strict=True)
+    )
 
 
 @quiet
@@ -63,14 +73,13 @@ def test_the_chosen_images_are_changed_as_alone_and_the_others_not_at_all(name, 
     if name == "RandomSolarize" and is_byte:
         transform = T.RandomSolarize(80, 1.0)
     changed = transform(batch, key.for_draw(1))
-    assert same(T.RandomApply([transform], 0.0)(batch, key), batch)
+    assert torch.equal(T.RandomApply([transform], 0.0)(batch, key), batch)
     assert same(T.RandomApply([transform], 1.0)(batch, key), changed)
     half = T.RandomApply([transform], 0.5)
     chosen = half.sample(torch.tensor([[12, 14]] * 8), key).drawn
-    assert same(
-        half(batch, key),
-        [new if is_chosen else old for new, old, is_chosen in zip(changed, batch, chosen, strict=True)],
-    )
+    made = half(batch, key)
+    assert same(made, [new if is_chosen else old for new, old, is_chosen in zip(changed, batch, chosen, strict=True)])
+    assert all(torch.equal(made[row], batch[row]) for row in np.flatnonzero(~chosen))
 
 
 @quiet
