@@ -246,6 +246,7 @@ def test_g06_the_interpreter_ends_in_the_middle_of_a_pass(workers):
     assert (run.returncode, run.stderr) == (0, "")
 
 
+@pytest.mark.long
 def test_g06_the_interpreter_waits_for_a_batch_that_takes_long():
     code = (
         "import time, torch, fastload as fl\n"

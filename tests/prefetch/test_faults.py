@@ -288,6 +288,7 @@ for images, labels in fl.PrefetchLoader(DataLoader(files, 4, num_workers=2, coll
 """
 
 
+@pytest.mark.long
 def test_g05_a_full_shared_memory_is_an_error_and_files_do_not_need_it():
     within = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=200k tmpfs /dev/shm && exec "$@"', "sh"]
     if not shutil.which("unshare") or subprocess.run([*within, "true"], capture_output=True, check=False).returncode:
@@ -530,6 +531,7 @@ work()
 """
 
 
+@pytest.mark.long
 def test_g06_an_interrupt_in_any_phase_is_the_loops_and_leaves_nothing():
     with script(INTERRUPTED) as process:
         for phase in ("iter", "first batch", "transform", "end"):
