@@ -83,10 +83,10 @@ def _random_crop(step: Any) -> Any:
 
 
 def _center_crop(step: Any) -> Any:
-    return "pads" if step.pad_if_needed else LowerCenterCrop((step.height, step.width))
+    return "pads" if step.pad_if_needed else UpperCenterCrop((step.height, step.width))
 
 
-class LowerCenterCrop(transforms.CenterCrop):
+class UpperCenterCrop(transforms.CenterCrop):
     """A box at the centre; of an odd number of pixels around it, the greater half is below or to the right."""
 
     def sample(self, sizes: torch.Tensor, key: transforms.Key) -> torch.Tensor:  # noqa: ARG002
