@@ -46,7 +46,7 @@ class Batch:
         self.counts: dict[str, int] = {}
         self.views: list[Batch] = []
         self.is_decoded = False
-        self._like: torch.Tensor | None = None  # the batch whose type the images have, also once their sizes differ
+        self._like: torch.Tensor | None = None  # without pixels; has the images' type, also once their sizes differ
 
     def __len__(self) -> int:
         """The number of samples."""
@@ -108,7 +108,7 @@ class Batch:
             frames = leading[1:].numel()  # the frames of a video share random parameters
             work = LazyImages(_channels_first(plain.flatten(0, -4), channels), store=store, frames=frames)
             yield work
-            self._like = images if is_vision(images, "TVTensor") else None
+            self._like = retyped(torch.empty(0), like=images) if is_vision(images, "TVTensor") else None
             self.images = self._typed(_arranged(work.result(), leading[single:]))
         self.moves += work.moves
         self.mixes += work.mixes
