@@ -5,7 +5,10 @@ import platform
 
 import torch
 
-__all__ = ["FEW_QUEUES", "cores"]
+__all__ = ["FEW_QUEUES", "MEASURES", "cores"]
+
+# Whether loaders measure their batches. The benchmark of what measuring costs turns it off.
+MEASURES = os.environ.get("FASTLOAD_CLOCK") != "off"
 
 # CUDA reads both variables once, when it is initialised. A value set by the user is kept.
 

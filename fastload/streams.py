@@ -88,6 +88,10 @@ class SideStream:
         """A fence behind all work queued on a consumer's stream."""
         return EventFence(self.device, consumer)
 
+    def timestamp(self, consumer: Any = None) -> Timestamp:
+        """A point in time behind all work queued on this stream, or on a consumer's."""
+        return Timestamp(self.device, consumer or self._stream)
+
     def hand_over(self, memory: Iterable[Recordable], ready: EventFence, consumer: Any) -> None:
         """Let a consumer's stream use ``memory`` once this stream has passed ``ready``."""
         consumer.wait_event(ready.event)
@@ -129,6 +133,9 @@ class SyncStream:
 
     def consumed(self, consumer: None) -> DoneFence:  # noqa: ARG002
         return DoneFence()
+
+    def timestamp(self, consumer: None = None) -> Timestamp:  # noqa: ARG002
+        return Timestamp(self.device)
 
     def hand_over(self, memory: Iterable[Recordable], ready: DoneFence, consumer: None) -> None: ...
 
@@ -213,25 +220,40 @@ class AsyncReadback:
 
 
 class Timestamp:
-    """A point in time: on the device's current stream, or on the host's clock where there are no streams.
+    """A point in time: in the queue of a device's stream, or on the host's clock where there are no streams.
 
     >>> start, end = Timestamp(torch.device("cpu")), Timestamp(torch.device("cpu"))
     >>> start.seconds_to(end) >= 0
     True
 
-    Making one never waits; :meth:`seconds_to` waits until the device has passed the later one.
+    Making one never waits; :meth:`seconds_to` waits unless the device has passed the later one. ``stream`` is the
+    caller's current one by default.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._seconds = time.perf_counter()
+    __slots__ = ("_event", "seconds")
+
+    def __init__(self, device: torch.device, stream: Any = None) -> None:
         self._event: Any = None
         if device.type not in STREAMLESS:
-            backend = torch.get_device_module(device)
+            backend: Any = torch.get_device_module(device)
             self._event = backend.Event(enable_timing=True)
-            self._event.record(backend.current_stream(device))
+            self._event.record(backend.current_stream(device) if stream is None else stream)
+        self.seconds = time.perf_counter()
+        """When it was made, on the host's clock."""
+
+    def wait(self) -> None:
+        """Block the calling thread until the device has passed this point."""
+        if self._event is not None:
+            self._event.synchronize()
+
+    def passed(self) -> bool:
+        """Whether the device has passed this point."""
+        return self._event is None or bool(self._event.query())
 
     def seconds_to(self, later: Timestamp) -> float:
+        """Seconds between the two, on the device's clock if it has one."""
         if self._event is None:
-            return later._seconds - self._seconds
-        later._event.synchronize()
+            return later.seconds - self.seconds
+        if not later.passed():
+            later.wait()
         return float(self._event.elapsed_time(later._event)) / 1000

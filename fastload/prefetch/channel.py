@@ -47,6 +47,9 @@ class Channel(Generic[T]):
         self._entries: deque[T | End] = deque()
         self._bell: SimpleQueue[None] = SimpleQueue()  # rung after an entry has come, and sometimes once more
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def put(self, item: T) -> None:
         self._append(item)
 

@@ -39,12 +39,16 @@ class DecodeStage:
         """Copy the item's files to pinned memory, from which the device reads while the host goes on."""
         assert item.tree is not None
         files = {path: leaf for path, leaf in item.tree.leaves.items() if isinstance(leaf, EncodedImages)}
-        item.files = {path: self._transfer.pin(leaf) for path, leaf in files.items()}
+        with item.times.stage("pin"):
+            item.files = {path: self._transfer.pin(leaf) for path, leaf in files.items()}
 
     @torch.no_grad()
     def decode(self, item: Item) -> None:
         """Queue the decoding of the item's files."""
-        item.images = {path: self._decoded(pinned) for path, pinned in item.files.items()}
+        with item.times.stage("decode"):
+            item.times.mark("decode begins", self.side)
+            item.images = {path: self._decoded(pinned) for path, pinned in item.files.items()}
+            item.times.mark("decode ends", self.side)
         item.files = {}
 
     def close(self) -> None:

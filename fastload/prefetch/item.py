@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from fastload.prefetch.decoded_images import DecodedImages
 from fastload.prefetch.slots import Slot
 from fastload.resume.position import Position
+from fastload.stats.batch_times import BatchTimes
 from fastload.streams import Recordable
 from fastload.structure.tree import Path, Tree
 from fastload.transfer.transfer import PinnedFiles
@@ -30,6 +31,8 @@ class Item:
     """The batch as the loader yielded it, flattened, until the device has read it."""
     position: Position
     """How far the loader is once the consumer has this batch."""
+    times: BatchTimes
+    """When it passed each stage."""
     files: dict[Path, PinnedFiles] = field(default_factory=dict)
     """Its image files in pinned memory, until they are decoded."""
     images: dict[Path, DecodedImages] = field(default_factory=dict)

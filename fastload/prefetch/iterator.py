@@ -20,6 +20,7 @@ from fastload.prefetch.stage import Stage
 from fastload.prefetch.worker_errors import explained, is_of_a_sample
 from fastload.resume.consumer_state import ConsumerState
 from fastload.resume.position import Progress
+from fastload.stats.clock import Asked, PassClock
 from fastload.structure.tree import tree_flatten
 from fastload.transfer.transfer import move_the_rest
 
@@ -36,23 +37,31 @@ Items = Channel[Item]
 class BatchSource(Iterator[Item]):
     """Pulls batches from the loader, each flattened, with the position that the loader has after it."""
 
-    def __init__(self, batches: Iterator[Any], progress: Progress, consumer: ConsumerState | None = None) -> None:
+    def __init__(
+        self, batches: Iterator[Any], progress: Progress, clock: PassClock, consumer: ConsumerState | None = None
+    ) -> None:
         self.batches = batches
         self.progress = progress
+        self.clock = clock
         self.consumer = consumer
 
     def __next__(self) -> Item:
+        times = self.clock.pulling()
         try:
-            tree = tree_flatten(next(self.batches))
+            with times.stage("load"):
+                batch = next(self.batches)
         except StopIteration as stop:
             if is_of_a_sample(stop):
                 raise RuntimeError("a data set or its collate function raised StopIteration") from stop
             self.progress.exhausted()
             raise
-        return Item(tree, self.progress.fetched(tree))
+        times.overtaken = self.clock.workers.overtaken()
+        tree = tree_flatten(batch)
+        return Item(tree, self.progress.fetched(tree), times)
 
     def close(self) -> None:
         """Drop the loader's iterator, and with it the workers; the traceback of an error may keep this object."""
+        self.clock.end()
         del self.batches
         self.progress.closed()
 
@@ -97,9 +106,12 @@ def produce(
             stages.append(Stage(pulled, decode.pin, decode.side, "fastload-pin"))
             stages.append(Stage(stages[-1], decode.decode, decode.side, "fastload-decode"))
             pulled = stages[-1]
-        while (slot := slots.acquire()) and (item := next(pulled, None)):
-            item.slot = slot
+        clock = source.clock
+        clock.keep_time()
+        while (slot := slots.acquire(clock.lines)) and (item := next(pulled, None)):
+            item.slot, item.times.host["slot"] = slot, slot.waited
             _prepare(item, prepare, slots, items)
+            clock.keep_time()
         if not slots.closed:
             items.end()
     except BaseException as error:  # noqa: BLE001  (raised in the consumer's thread, at its batch)
@@ -117,7 +129,9 @@ def produce(
 
 def _prepare(item: Item, prepare: Preparer, slots: SlotPool, items: Items) -> None:
     assert item.slot is not None
-    if not item.through(prepare):
+    with item.times.stage("prepare"):
+        is_left = item.through(prepare)
+    if not is_left:
         slots.put_back(item.slot)
         return
     items.put(item)
@@ -138,6 +152,7 @@ class PrefetchIterator(Iterator[Any]):
     ) -> None:
         self._side = prepare.side
         self._progress = source.progress
+        self._clock = source.clock
         self._consumer_state = source.consumer
         self._slots = slots
         self._items: Items = Channel()
@@ -174,6 +189,7 @@ class PrefetchIterator(Iterator[Any]):
                 )
             if not self.close.alive:
                 self._end.raised()
+            asked = self._clock.asked(self._side.consumer(), len(self._items))
             self._release_slot()
             entry = self._items.first()  # if a signal handler raises meanwhile, the next call goes on here
             if isinstance(entry, End):
@@ -183,7 +199,7 @@ class PrefetchIterator(Iterator[Any]):
                 self._end = entry  # if a signal handler raises meanwhile, the next call raises its error
                 self.close()
                 entry.raised()
-            return self._handed_out()
+            return self._handed_out(asked)
 
     def _release_slot(self) -> None:
         self._is_torn = True  # until it is done
@@ -194,10 +210,10 @@ class PrefetchIterator(Iterator[Any]):
             raise
         self._is_torn = False
 
-    def _handed_out(self) -> Any:
+    def _handed_out(self, asked: Asked | None) -> Any:
         self._is_torn = True  # until it is done
         try:
-            batch = self._received(self._items.take())
+            batch = self._received(self._items.take(), asked)
         except StopIteration as error:  # it would end the loop as if nothing had happened
             self.close()
             raise RuntimeError("a `to` in the batch raised StopIteration") from error
@@ -207,7 +223,7 @@ class PrefetchIterator(Iterator[Any]):
         self._is_torn = False
         return batch
 
-    def _received(self, item: Item) -> Any:
+    def _received(self, item: Item, asked: Asked | None) -> Any:
         assert item.slot is not None
         try:
             consumer = self._side.consumer()
@@ -219,6 +235,7 @@ class PrefetchIterator(Iterator[Any]):
             self._progress.yielded = item.position
             if self._consumer_state is not None:
                 self._consumer_state.holds(item.position.loader, is_last=item.is_last)
+            self._clock.given(item.times, asked, consumer)
         finally:
             item.batch, item.memory = None, []  # the thread refers to the item until it has another
         return batch

@@ -13,6 +13,7 @@ import torch
 from fastload.data.encoded import EncodedImages
 from fastload.prefetch.image_group import ImageGroup, ImagePlaces, places_of, skip_together
 from fastload.prefetch.item import Item
+from fastload.stats.contents import note_contents
 from fastload.streams import SideStream, SyncStream
 from fastload.structure.field import Rule
 from fastload.structure.images import find_images, remark_on_others, remark_on_range
@@ -60,10 +61,13 @@ class Preparer:
         """Queue all work on an item's batch, which lies in the item's slot then; False if nothing of it is left."""
         assert item.tree is not None
         tree: Tree | None = item.tree
+        note_contents(item.tree, item.times)
+        item.times.mark("copy begins", self.side)
         if self._transform is not None:
             tree = self._transformed(item, item.tree, self._transform)
         if tree is not None:
             tree = tree.replaced(self._transfer.move(tree.leaves))
+            item.times.mark("copy ends" if self._transform is None else "transform ends", self.side)
             if item.slot is not None and item.slot.buffer is not None:
                 tree = item.slot.buffer.fill(tree)
         if tree is None:
@@ -85,9 +89,12 @@ class Preparer:
         images = find_images(tree, self._images, encoded)
         transform.check(tree)
         item.remark = self._remark(tree, images)
-        if not has_targets(tree):  # all copies are queued before any transform; boxes are moved on the host
+        if has_targets(tree):  # boxes are moved on the host
+            images = self._transfer.move(images)
+        else:  # all copies are queued before any transform
             tree = tree.replaced(self._transfer.move(tree.leaves))
             images = {path: tree.leaves[path] for path in images}
+        item.times.mark("copy ends", self.side)
         results: dict[Path, Any] = {}
         most = 0
         with ExitStack() as pinned:
@@ -96,6 +103,7 @@ class Preparer:
             if len(files) > 1:
                 self._decode(files)
                 skip_together(files)
+            item.times.mark("transform begins", self.side)  # what was decoded ahead is waited for before
             for group in groups:
                 places = group.places
                 transform.run(group.batch, self._key.from_sample(places.sample).for_view(places.view))
@@ -142,8 +150,8 @@ class Preparer:
             with self._transfer.pinned(image) as files:
                 yield ImageGroup(Batch(files, self.side.device), len(files), places)
         else:
-            moved = list(self._transfer.move({path: images[path] for path in paths}).values())
-            batch = Batch(moved if len(moved) > 1 else moved[0], self.side.device)
+            here = [images[path] for path in paths]
+            batch = Batch(here if len(here) > 1 else here[0], self.side.device)
             yield ImageGroup(batch, len(batch), places)
 
     def _remark(self, tree: Tree, images: dict[Path, Any]) -> str | None:

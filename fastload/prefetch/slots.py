@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from fastload.prefetch.static import BatchSpec, FixedBuffer, Static
+from fastload.stats.batch_times import Span
+from fastload.stats.lines import LineSampler
 from fastload.streams import DoneFence, Fence, SideStream, SyncStream
 
 __all__ = ["Slot", "SlotPool"]
@@ -15,6 +18,8 @@ __all__ = ["Slot", "SlotPool"]
 # The consumer may hold two batches beside those that wait for it: the one it works on, and the one before, which a
 # `for` loop drops only after the next has arrived.
 IN_HAND = 2
+
+NO_TIME = Span(0.0, 0.0)
 
 
 @dataclass(eq=False)
@@ -24,6 +29,7 @@ class Slot:
     fence: Fence
     buffer: FixedBuffer | None
     consumer: Any = None  # the stream that got the batch
+    waited: Span = NO_TIME  # when it was waited for
 
 
 class SlotPool:
@@ -33,14 +39,21 @@ class SlotPool:
         spec = BatchSpec()
         self._slots = [Slot(DoneFence(), FixedBuffer(static, spec) if static else None) for _ in range(depth + IN_HAND)]
         self._in_hand: deque[Slot] = deque()
+        self._last_wait = 0.0
         self.reopen()
 
-    def acquire(self) -> Slot | None:
-        """Wait for a free slot, and for the device to be done with the batch before; None if the pass was closed."""
-        slot = self._free.get()
+    def acquire(self, lines: LineSampler | None = None) -> Slot | None:
+        """Wait for a free slot, and for the device to be done with the batch before; None if the pass was closed.
+
+        Meanwhile ``lines`` takes a look at what keeps the consumer.
+        """
+        begin = time.perf_counter()
+        slot = self._free_slot(lines)
         if slot is None or self.closed:
             return None
         slot.fence.wait()
+        slot.waited = Span(begin, time.perf_counter())
+        self._last_wait = slot.waited.seconds
         return slot
 
     def put_back(self, slot: Slot) -> None:
@@ -63,6 +76,14 @@ class SlotPool:
             self._free.put(slot)
             if slot.buffer is not None:
                 slot.buffer.refuse()
+
+    def _free_slot(self, lines: LineSampler | None) -> Slot | None:
+        if lines is not None:
+            try:
+                return self._free.get(timeout=lines.delay(self._last_wait))
+            except Empty:
+                lines.look()
+        return self._free.get()
 
     def close(self) -> None:
         """Let no more slots be acquired."""

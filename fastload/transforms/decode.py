@@ -44,7 +44,7 @@ class DecodeJpeg(Transform):
     Args:
         on_error: for files that cannot be decoded. "raise": raise ``BadImageError``, which names all such files of the
             batch; "skip": leave out the sample, with its label and other fields; "zero": use a black image.
-            ``PrefetchLoader.stats`` counts skipped and zeroed files; the first batch with any gives a warning.
+            ``PrefetchLoader.stats.files`` counts skipped and zeroed files; the first batch with any gives a warning.
         device: where to decode; by default the device of the ``PrefetchLoader``, or the current accelerator without
             one.
 

@@ -6,6 +6,7 @@ is queued here, and done on memory of the CPU when the stream's turn comes. docs
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,12 +34,13 @@ class Point:
 
     def __init__(self) -> None:
         self.is_passed = False
+        self.at = 0.0
 
     def is_reached(self) -> bool:
         return self.is_passed
 
     def reach(self) -> None:
-        self.is_passed = True
+        self.is_passed, self.at = True, time.perf_counter()
 
 
 class Stream:
@@ -100,6 +102,12 @@ class Event:
     def synchronize(self) -> None:
         if self.point is not None:
             self._device.wait(self.point)
+
+    def elapsed_time(self, later: Event) -> float:
+        """Milliseconds, once the device has passed both."""
+        if self.point is None or later.point is None or not (self.point.is_passed and later.point.is_passed):
+            raise RuntimeError("the device has not passed both events")
+        return (later.point.at - self.point.at) * 1000
 
 
 class Block:

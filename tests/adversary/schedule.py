@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import count
+from queue import Empty
 from typing import Any, Protocol
 
 
@@ -323,8 +324,11 @@ class SimpleQueue:
         self._items.append(item)
         self._schedule.pause()
 
-    def get(self) -> Any:
-        self._schedule.pause(lambda: self._items)
+    def get(self, timeout: float | None = None) -> Any:
+        """With a timeout: what is there now."""
+        self._schedule.pause(None if timeout is not None else lambda: self._items)
+        if not self._items:
+            raise Empty
         return self._items.popleft()
 
     def empty(self) -> bool:

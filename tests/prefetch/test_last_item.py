@@ -1,15 +1,17 @@
 """``marking_the_last``: one batch is pulled ahead, and an error still comes at its batch."""
 
 import pytest
+import torch
 
 from fastload.prefetch.item import Item
 from fastload.prefetch.iterator import marking_the_last
 from fastload.resume.position import Position
+from fastload.stats.batch_times import BatchTimes
 
 
 def items(count, error=None):
     for number in range(count):
-        yield Item(None, Position(number))
+        yield Item(None, Position(number), BatchTimes(number, torch.device("cpu")))
     if error is not None:
         raise error
 
