@@ -13,15 +13,21 @@ from fastload.loader import PrefetchLoader
 from fastload.offload.offload import offload
 from fastload.offload.split import Split, split
 from fastload.prefetch.static import Static
+from fastload.report.every import report_every
+from fastload.report.report import Report
+from fastload.report.watch import watch
+from fastload.stats.stats import Stats
 from fastload.training.evaluation import evaluate
 from fastload.training.memory import StageMemory
 from fastload.training.step import StepOutput, TrainStep
 
 __all__ = [
     "PrefetchLoader",
+    "Report",
     "Split",
     "StageMemory",
     "Static",
+    "Stats",
     "StepOutput",
     "TrainStep",
     "collate",
@@ -29,8 +35,10 @@ __all__ = [
     "evaluate",
     "kernels",
     "offload",
+    "report_every",
     "split",
     "transforms",
+    "watch",
 ]
 
 __version__ = "0.1.0"

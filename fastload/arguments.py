@@ -24,6 +24,7 @@ __all__ = [
     "number",
     "numbers",
     "probability",
+    "resolved_device",
     "sides",
 ]
 
@@ -179,3 +180,18 @@ def _is_integer(value: Any) -> bool:
 
 def _is_sequence(values: Any) -> bool:
     return isinstance(values, Sequence) and not isinstance(values, str | bytes)
+
+
+def resolved_device(device: torch.device | str | int | None) -> torch.device:
+    """The device with its index, as tensors on it name it."""
+    here = torch.accelerator.current_accelerator(check_available=True)
+    wanted = device_of(device) if device is not None else here or torch.device("cpu")
+    if wanted.type == "cpu":
+        return torch.device("cpu")
+    if here is None or wanted.type != here.type:
+        raise ValueError(
+            f"device must be one that this machine has: cpu{f' or {here.type}' if here else ''}; got {device!r}"
+        )
+    if wanted.index is None:
+        return torch.device(wanted.type, torch.accelerator.current_device_index())
+    return wanted

@@ -6,13 +6,12 @@ import os
 import threading
 import warnings
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import torch
 
-from fastload.arguments import device_of, integer
+from fastload.arguments import integer, resolved_device
 from fastload.data.vision_collate import keep_vision_types
 from fastload.prefetch.decode_ahead import DecodeStage
 from fastload.prefetch.garbage import garbage_kept_from_workers
@@ -20,6 +19,8 @@ from fastload.prefetch.iterator import BatchSource, PrefetchIterator
 from fastload.prefetch.preparer import Preparer
 from fastload.prefetch.slots import SlotPool
 from fastload.prefetch.static import Static
+from fastload.report.measured import MeasuredLoader
+from fastload.report.setup import Setup
 from fastload.resume.begun import is_begun_elsewhere
 from fastload.resume.consumer_state import ConsumerState, pull_from
 from fastload.resume.guarded_collate import GuardedCollate
@@ -28,6 +29,7 @@ from fastload.resume.samplers import SamplerState
 from fastload.resume.share import Share
 from fastload.resume.state import Resumption, skipping, state_after
 from fastload.resume.wrapped_loader import yields_fresh_batches
+from fastload.stats.clock import LoaderClock
 from fastload.streams import side_stream
 from fastload.structure.field import Rule, checked_rule
 from fastload.transforms import Compose, Key, Normalize
@@ -48,7 +50,7 @@ LOADERS_OWN = frozenset(
 )  # fmt: skip
 
 
-class PrefetchLoader:
+class PrefetchLoader(MeasuredLoader):
     """Wrap a loader so that its batches are copied and transformed while the consumer computes.
 
     >>> from torch.utils.data import DataLoader, TensorDataset
@@ -98,8 +100,8 @@ class PrefetchLoader:
 
     Without ``images``, the images are files packed by ``fl.collate``; else what is marked as ``tv_tensors``; else the
     first plain tensor of the batch. A ``DataLoader`` with PyTorch's ``default_collate`` keeps the types of
-    ``tv_tensors`` from here on, so that masks and boxes follow their images. ``stats`` counts how many files were
-    decoded where, skipped, or replaced by black images, in the batches prepared so far.
+    ``tv_tensors`` from here on, so that masks and boxes follow their images. ``stats`` has where time went so far, and
+    how many files were decoded where, skipped, or replaced by black images; ``report()`` says what to change.
     """
 
     def __init__(
@@ -125,7 +127,7 @@ class PrefetchLoader:
         ConsumerState.of(loader)  # refuses what cannot be read ahead
         keep_vision_types(loader)
         self.loader = loader
-        self._device = _resolve(device)
+        self._device = resolved_device(device)
         self.transform = _plan(transform, mean, std, dtype, memory_format)
         self._depth = depth
         self._static = Static.of(static)
@@ -139,7 +141,7 @@ class PrefetchLoader:
 
     def _begin_unused(self) -> None:
         """What a loader has beside its settings and its place in training."""
-        self.stats: Counter[str] = Counter()
+        self.clock = LoaderClock()
         self._progress: Progress | None = None
         self._resumed: Resumption | None = None  # where the last pass began
         self._identity = object()  # names this loader among those of a data set
@@ -156,7 +158,7 @@ class PrefetchLoader:
     def __getstate__(self) -> dict[str, Any]:
         """For a pickled or copied loader: settings, the wrapped loader, epoch and loaded state, but no pass."""
         unused = (
-            "stats",
+            "clock",
             "_progress",
             "_resumed",
             "_identity",
@@ -248,13 +250,14 @@ class PrefetchLoader:
         share = samplers.share
         key = Key(self.seed, self.epoch, place=share.first, stride=share.stride, step=share.ranks)
         samples = progress.yielded.samples
-        prepare = Preparer(self._side, self.transform, key, self.stats, samples, self._images)
+        prepare = Preparer(self._side, self.transform, key, self.clock.files, samples, self._images)
         self._samplers_epoch = progress.samplers_epoch
         self.epoch += 1
         self._progress, self._resumption, self._resumed = progress, None, resumption
         self._is_epoch_set, self._was_epoch_set = False, self._is_epoch_set
         decode = DecodeStage.of(self.transform, self.device) if yields_fresh_batches(self.loader) else None
-        one_pass = PrefetchIterator(BatchSource(batches, progress, consumer), decode, slots, prepare, self._spare)
+        source = BatchSource(batches, progress, self.clock.begin_pass(batches, self._side), consumer)
+        one_pass = PrefetchIterator(source, decode, slots, prepare, self._spare)
         self._passes.add(one_pass)
         self._ends.add(one_pass.ended)
         return one_pass
@@ -329,6 +332,14 @@ class PrefetchLoader:
             self.close()
             for ended in list(self._ends):
                 ended.wait()
+
+    @property
+    def _rank(self) -> int:
+        return self._samplers.share.rank
+
+    @property
+    def _setup(self) -> Setup:
+        return Setup.of(self.loader, self.device.type, self.depth, self.clock.images)
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
@@ -496,18 +507,3 @@ def _checked_shard(shard: tuple[int, int] | None) -> tuple[int, int] | None:
     if not 0 <= rank < ranks:
         raise ValueError(f"shard must be a rank from 0, and a greater number of ranks; got {shard!r}")
     return rank, ranks
-
-
-def _resolve(device: torch.device | str | int | None) -> torch.device:
-    """The device with its index, as tensors on it name it."""
-    here = torch.accelerator.current_accelerator(check_available=True)
-    wanted = device_of(device) if device is not None else here or torch.device("cpu")
-    if wanted.type == "cpu":
-        return torch.device("cpu")
-    if here is None or wanted.type != here.type:
-        raise ValueError(
-            f"device must be one that this machine has: cpu{f' or {here.type}' if here else ''}; got {device!r}"
-        )
-    if wanted.index is None:
-        return torch.device(wanted.type, torch.accelerator.current_device_index())
-    return wanted

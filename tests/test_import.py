@@ -16,6 +16,8 @@ OPTIONAL = [
     "kornia",
     "lightning",
     "matplotlib",
+    "psutil",  # needed, where a loader has workers
+    "rich",  # needed, where a report is shown
     "skimage",
     "tensordict",
     "timm",

@@ -137,7 +137,7 @@ def test_bad_files_are_skipped_with_their_labels(device):
     with pytest.warns(UserWarning, match="left out"):
         batches = [(images.shape, labels.tolist()) for images, labels in loader]
     assert batches == [((1, 3, 8, 8), [0]), ((1, 3, 8, 8), [2])]
-    assert loader.stats["skipped"] == 2
+    assert loader.stats.files["skipped"] == 2
 
 
 def skipped(*samples, device, images=None, then=(), collate=None):
@@ -215,7 +215,7 @@ def test_bad_files_become_black_and_are_counted(device):
     assert labels.tolist() == [0, 1]
     assert images[0].any()
     assert not images[1].any()
-    assert loader.stats["zeroed"] == 1
+    assert loader.stats.files["zeroed"] == 1
 
 
 def test_what_is_no_file_is_refused():

@@ -71,7 +71,7 @@ def test_files_are_decoded_once_and_labels_stay_one_for_each_sample(folder):
         assert {len(view) for view in views} == {len(batch_labels)}
         labels += batch_labels.tolist()
     assert labels == [label for _, label in folder.samples]
-    assert sum(loader.stats.values()) == len(folder)
+    assert sum(loader.stats.files.values()) == len(folder)
 
 
 def test_a_sample_is_viewed_alike_beside_bad_files(folder):

@@ -1,0 +1,71 @@
+"""``Setup``: how a loader is set up, as far as its speed depends on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fastload.environment import cores
+from fastload.resume.wrapped_loader import torch_loader_in
+
+__all__ = ["Setup"]
+
+NAMES = ("transform", "transforms")
+DEEPEST = 8  # data sets around each other
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Where batches go, and what loads them.
+
+    ``workers`` is None if no ``DataLoader`` is known; ``depth`` None if nothing is prefetched. ``images`` is what the
+    images came as: ``"files"``, their dtype, or empty. ``transform`` names where the data set keeps a transform, which
+    runs in the workers.
+    """
+
+    device: str = "cpu"
+    cores: int = 1
+    workers: int | None = None
+    prefetch_factor: int = 2
+    pin_memory: bool = False
+    persistent_workers: bool = False
+    in_order: bool = True
+    depth: int | None = None
+    images: str = ""
+    transform: str = ""
+
+    @classmethod
+    def of(cls, loader: Any, device: str, depth: int | None = None, images: str = "") -> Setup:
+        """The set-up of ``loader``, and what is prefetched from it to ``device``."""
+        inner = torch_loader_in(loader)
+        if inner is None:
+            return cls(device, cores(), depth=depth, images=images)
+        return cls(
+            device=device,
+            cores=cores(),
+            workers=inner.num_workers,
+            prefetch_factor=inner.prefetch_factor or 2,
+            pin_memory=inner.pin_memory,
+            persistent_workers=inner.persistent_workers,
+            in_order=getattr(inner, "in_order", True),
+            depth=depth,
+            images=images,
+            transform=_transform_of(inner.dataset),
+        )
+
+    @property
+    def has_device(self) -> bool:
+        """Whether batches go to memory other than the host's."""
+        return self.device != "cpu"
+
+
+def _transform_of(dataset: Any) -> str:
+    """The path of a data set's transform, also of one that it is a part of; empty if there is none."""
+    path = "dataset"
+    for _ in range(DEEPEST):
+        own = next((name for name in NAMES if callable(getattr(dataset, name, None))), None)
+        if own is not None:
+            return f"{path}.{own}"
+        dataset = getattr(dataset, "dataset", None) or next(iter(getattr(dataset, "datasets", [])), None)
+        path += ".dataset"
+    return ""
