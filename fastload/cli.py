@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -122,6 +123,7 @@ def bench(
     subjects: Annotated[str, typer.Option(help="Which, comma-separated; default: all that are installed.")] = "",
     runs: Annotated[int | None, typer.Option(min=1, help="How often to measure each subject.")] = None,
     out: Annotated[Path, typer.Option(help="The folder of the result file.")] = Path("fastload-results"),
+    plot: Annotated[bool, typer.Option("--plot", help="Draw it too, for light and dark pages.")] = False,
 ) -> None:
     """Measure fastload, its peers and the hardware limit in turns, and write a result file."""
     from fastload import bench as benchmark  # noqa: PLC0415
@@ -135,10 +137,42 @@ def bench(
             out=out,
         )
     try:
-        session.run(Console())
+        path = session.run(Console())
+        for picture in benchmark.draw(path) if plot else ():
+            typer.echo(f"Drawn in {picture}")
     except (benchmark.WrongValuesError, ModuleNotFoundError) as error:
         typer.echo(f"fastload: {error}", err=True)
         raise typer.Exit(1) from None
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def doctor(
+    target: Annotated[str, typer.Argument(help="A script (train.py), module:factory, or a folder of images.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="The script's own arguments.")] = None,
+    *,
+    steps: Annotated[int, typer.Option(min=5, help="Training steps to watch.")] = 100,
+    seconds: Annotated[float, typer.Option(min=1, help="After the first batch; the script is ended then.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Find out what holds up a loader, and what to change.
+
+    A script runs as it is until enough of its steps were seen; a factory returns a loader, or a loader and a function
+    that trains on a batch. Exit code 0: nothing to change; 1: there is; 2: it could not be examined.
+    """
+    from fastload import doctor as practice  # noqa: PLC0415
+
+    console = Console(stderr=True)
+    try:
+        with one_line_errors(), console.status("watching training") as status:
+            found = practice.examine(
+                practice.find(target, arguments or [], steps, seconds), lambda part: status.update(f"measuring {part}")
+            )
+    except practice.ScriptError as error:
+        traceback.print_exception(error.__cause__)
+        typer.echo(f"fastload: {error}", err=True)
+        raise typer.Exit(USER_ERROR) from None
+    typer.echo(found.json()) if as_json else Console().print(found)
+    raise typer.Exit(0 if found.is_healthy else 1)
 
 
 @app.command()

@@ -44,7 +44,7 @@ def test_version():
 
 def test_help_names_every_command():
     screen = fastload_command("--help").stdout
-    for command in ("demo", "sample-data", "bench", "env"):
+    for command in ("demo", "sample-data", "bench", "doctor", "env"):
         assert command in screen
 
 

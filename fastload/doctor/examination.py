@@ -1,0 +1,132 @@
+"""``Examination``: what the doctor found, and the change to make."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from fastload.arguments import resolved_device
+from fastload.doctor.rates import (
+    CopyRates,
+    Offloaded,
+    copy_rates,
+    numbers_of_workers,
+    offloaded,
+    rate_of,
+    with_workers,
+)
+from fastload.doctor.sample_times import SampleTimes, time_samples
+from fastload.doctor.target import Target
+from fastload.report.report import Report
+from fastload.report.setup import Setup
+from fastload.report.verdict import Bound
+from fastload.resume.wrapped_loader import torch_loader_in
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+__all__ = ["Examination", "examine"]
+
+WORTH_IT = 1.05  # a change that makes training so much faster is worth its line
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What was measured of a target.
+
+    ``report`` is of its training loop, None if none ran; ``sample`` of one sample in a worker; ``rates`` has samples a
+    second of the loader alone by number of workers; ``moved`` what ``fl.offload`` would do.
+    """
+
+    name: str
+    device: str
+    setup: Setup
+    report: Report | None = None
+    sample: SampleTimes | None = None
+    rates: Mapping[int, float] = field(default_factory=dict)
+    moved: Offloaded | None = None
+    copies: CopyRates | None = None
+    others: int = 0
+
+    @property
+    def needed(self) -> float:
+        """Samples a second that training takes when it does not wait; infinite if no loop ran."""
+        if self.report is None or self.report.verdict.bound is Bound.UNKNOWN:
+            return float("inf")
+        window = self.report.stats.recent
+        return window.samples_per_second / max(1e-3, 1 - window.stalled)
+
+    @property
+    def now(self) -> float:
+        """Samples a second of the loader as it is, alone."""
+        return self.rates.get(max(1, self.setup.workers or 0), 0.0)
+
+    def gain(self, rate: float) -> float:
+        """By what factor training gets faster with a loader of so many samples a second."""
+        before = min(self.now, self.needed)
+        return min(rate, self.needed) / before if before else 1.0
+
+    @property
+    def changes(self) -> list[str]:
+        """Lines of code, each with what it wins, the most first; empty if the input is fast enough."""
+        found: list[tuple[float, str]] = []
+        if self.rates:
+            best = max(self.rates, key=self.rates.__getitem__)
+            enough = next((each for each in sorted(self.rates) if self.rates[each] >= self.needed), best)
+            if self.gain(self.rates[enough]) >= WORTH_IT and enough != self.setup.workers:
+                found.append((self.gain(self.rates[enough]), f"DataLoader(..., num_workers={enough})"))
+        if self.moved is not None and self.gain(self.moved.samples_per_second) >= WORTH_IT:
+            found.append((self.gain(self.moved.samples_per_second), "loader = fl.offload(loader)"))
+        # On a CPU, training takes cores from the loader.
+        most = "at most " if not self.setup.has_device else ""
+        return [f"{line}  # {most}{won:.2f}x" for won, line in sorted(found, reverse=True)]
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether there is nothing to change."""
+        bound = self.report.verdict.bound if self.report is not None else Bound.COMPUTE
+        return not self.changes and bound in (Bound.COMPUTE, Bound.UNKNOWN)
+
+    def json(self) -> str:
+        """All of it as JSON."""
+        report = None if self.report is None else json.loads(self.report.json())
+        found = {**asdict(self), "report": report, "changes": self.changes, "is_healthy": self.is_healthy}
+        return json.dumps(found, indent=2)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from fastload.doctor.table import rendered  # noqa: PLC0415
+
+        yield from rendered(self)
+
+
+def examine(target: Target, advance: Callable[[str], None] = lambda _: None) -> Examination:
+    """Measure the parts of a target's loader, each for a few seconds; ``advance`` is told what comes next."""
+    device = resolved_device(None)
+    inner = torch_loader_in(target.loader)
+    report = target.measured.report(show=False) if target.measured is not None else None
+    setup = report.setup if report is not None else Setup.of(target.loader, device.type)
+    found = dict(_measured(target.loader, inner, setup, device, advance)) if inner is not None else {}
+    return Examination(target.name, str(device), setup, report, others=target.others, **found)
+
+
+def _measured(
+    outer: Any, loader: DataLoader[Any], setup: Setup, device: torch.device, advance: Callable[[str], None]
+) -> Iterator[tuple[str, Any]]:
+    advance("one sample")
+    yield "sample", time_samples(loader)
+    rates = {}
+    if loader.batch_sampler is not None:
+        for workers in numbers_of_workers(setup.workers or 0):
+            advance(f"{workers} workers")
+            rates[workers] = rate_of(with_workers(loader, workers))
+    yield "rates", rates
+    if setup.images != "files":
+        advance("fl.offload")
+        yield "moved", offloaded(outer, measure=device.type != "cpu")
+    advance("copies")
+    yield "copies", copy_rates(device)

@@ -1,0 +1,149 @@
+"""``run_script``: a training script runs for some steps, and its loaders are watched."""
+
+from __future__ import annotations
+
+import inspect
+import runpy
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.utils.data import DataLoader
+
+from fastload.arguments import resolved_device
+from fastload.loader import PrefetchLoader
+from fastload.offload.timm_loader import is_prefetcher
+from fastload.report.measured import MeasuredLoader
+from fastload.report.watch import WatchedLoader, WatchedPass
+from fastload.streams import side_stream
+
+__all__ = ["ScriptError", "Seen", "run_script"]
+
+
+class EnoughError(BaseException):
+    """Ends the script: enough of its steps were seen. No script catches it by accident."""
+
+
+class ScriptError(Exception):
+    """The script failed, by the error that is this one's cause."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A loader of a script: as it was measured, and as the script has it, maybe in a loader of timm's."""
+
+    measured: MeasuredLoader
+    loader: Any
+
+
+class Watch:
+    """Counts the batches of all loaders that a script iterates over, and ends the script in time."""
+
+    def __init__(self, steps: int, seconds: float, advance: Callable[[], None]) -> None:
+        self.loaders: dict[int, Seen] = {}
+        self.batches: Counter[int] = Counter()
+        self._steps = steps
+        self._seconds = seconds
+        self._advance = advance
+        self._begun: float | None = None
+        self._inside = threading.local()
+
+    def watched(self, loader: DataLoader[Any], batches: Iterator[Any]) -> Iterator[Any]:
+        """The iterator of a loader, measured; as it is if fastload or a worker of its iterates over it."""
+        if getattr(self._inside, "fastload", False) or threading.current_thread().name.startswith("fastload"):
+            return batches
+        if id(loader) not in self.loaders:
+            new = WatchedLoader(loader, resolved_device(None))
+            self.loaders[id(loader)] = Seen(new, prefetcher_around(loader) or loader)
+            self._listen(new, id(loader))
+        clock, side = self.loaders[id(loader)].measured.clock, side_stream(resolved_device(None))
+        return WatchedPass(batches, clock.begin_pass(batches, side), side)
+
+    @contextmanager
+    def of_fastload(self, loader: PrefetchLoader) -> Iterator[None]:
+        """A context in which a ``PrefetchLoader``, which measures itself, begins a pass."""
+        if id(loader) not in self.loaders:
+            self.loaders[id(loader)] = Seen(loader, loader.loader)
+            self._listen(loader, id(loader))
+        self._inside.fastload = True
+        try:
+            yield
+        finally:
+            self._inside.fastload = False
+
+    def _listen(self, loader: MeasuredLoader, number: int) -> None:
+        loader.clock.listeners.append(lambda: self._count(number))
+
+    def _count(self, loader: int) -> None:
+        now = time.perf_counter()
+        self._begun = now if self._begun is None else self._begun
+        self._advance()
+        self.batches[loader] += 1
+        if self.batches[loader] > self._steps or now - self._begun > self._seconds:
+            raise EnoughError
+
+
+def run_script(
+    path: Path, arguments: Sequence[str], steps: int, seconds: float, advance: Callable[[], None] = lambda: None
+) -> list[Seen]:
+    """Run a script as ``python path arguments`` does, until a loader of its has given so many batches.
+
+    The loaders come with the one that gave most batches first. ``advance`` is called with each batch.
+
+    Raises:
+        ScriptError: the script failed.
+        ValueError: it iterated over no ``DataLoader``.
+    """
+    watch = Watch(steps, seconds, advance)
+    begin, begin_prefetching = DataLoader.__iter__, PrefetchLoader.__iter__
+
+    def iterate(loader: DataLoader[Any]) -> Iterator[Any]:
+        return watch.watched(loader, begin(loader))
+
+    def iterate_prefetching(loader: PrefetchLoader) -> Iterator[Any]:
+        with watch.of_fastload(loader):
+            return begin_prefetching(loader)
+
+    with (
+        mock.patch.object(DataLoader, "__iter__", iterate),
+        mock.patch.object(PrefetchLoader, "__iter__", iterate_prefetching),
+        mock.patch.object(sys, "argv", [str(path), *arguments]),
+        mock.patch.object(sys, "path", [str(path.parent), *sys.path]),
+    ):
+        _run_until_enough(path)
+    if not watch.batches:
+        raise ValueError(f"{path} iterated over no DataLoader of PyTorch's, and over no PrefetchLoader")
+    return [watch.loaders[number] for number, _ in watch.batches.most_common()]
+
+
+def prefetcher_around(loader: DataLoader[Any]) -> Any:
+    """The prefetcher of timm's that is about to iterate over a loader; None if there is none."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        caller: Any = frame.f_locals.get("self")
+        if is_prefetcher(caller) and caller.loader is loader:
+            return caller
+        frame = frame.f_back
+    return None
+
+
+def _run_until_enough(path: Path) -> None:
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    except EnoughError as enough:
+        enough.__traceback__ = None  # its frames keep the model
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise ScriptError(f"{path} ended with exit code {end.code}") from end
+    except Exception as error:
+        raise ScriptError(f"{path} failed") from error
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()

@@ -1,0 +1,101 @@
+"""How an examination looks in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from fastload.doctor.examination import Examination
+
+__all__ = ["rendered"]
+
+BAR = 24  # characters
+INDENT = (0, 0, 0, 2)
+
+
+def rendered(found: Examination) -> Iterator[RenderableType]:
+    """The parts of an examination, for rich."""
+    if found.report is not None:
+        yield found.report
+        if found.others:
+            yield Text(f"(the loader with most batches; the script used {found.others} more)", style="dim")
+    else:
+        yield Text("No training loop ran, so nothing is known of what training takes.", style="bold")
+    for title, part in (("one sample, in a worker", _sample(found)), ("the loader alone", _rates(found))):
+        if part is not None:
+            yield Text(f"\n{title}", style="bold")
+            yield Padding(part, INDENT)
+    if found.copies is not None:
+        yield Text(
+            f"\ncopies to {found.device}: {found.copies.pinned:.3g} GB/s from pinned memory, "
+            f"{found.copies.pageable:.3g} from pageable"
+        )
+    yield from _moved(found)
+    yield from _changes(found)
+
+
+def _sample(found: Examination) -> Table | None:
+    sample = found.sample
+    if sample is None:
+        return None
+    parts = {"read": sample.read, "decode": sample.decode, "transform": sample.transform, "collate": sample.collate}
+    table = _table()
+    for name, seconds in parts.items():
+        if seconds is not None:
+            table.add_row(name, f"{seconds * 1e3:.2f} ms", _bar(seconds / sample.whole))
+    table.add_row("in all", f"{sample.whole * 1e3:.2f} ms", f"{1 / sample.whole:,.0f} samples/s on one core")
+    return table
+
+
+def _rates(found: Examination) -> Table | None:
+    rates = {f"{workers} worker{'s' * (workers > 1)}": rate for workers, rate in found.rates.items()}
+    if found.moved is not None and found.moved.samples_per_second:
+        rates["fl.offload"] = found.moved.samples_per_second
+    if not rates:
+        return None
+    table, most = _table(), max([*rates.values(), 1e-9])
+    for name, rate in rates.items():
+        table.add_row(name, f"{rate:,.0f} samples/s", _bar(rate / most))
+    if found.needed < float("inf"):
+        table.add_row("training takes", f"{found.needed:,.0f} samples/s", "when it does not wait")
+    return table
+
+
+def _moved(found: Examination) -> Iterator[RenderableType]:
+    moved = found.moved
+    if moved is None:
+        return
+    if moved.refused:
+        yield Text(f"\nfl.offload moves nothing: {moved.refused}.")
+        return
+    yield Text("\nfl.offload(loader) would move this", style="bold")
+    yield Padding(Text(moved.plan), INDENT)
+    if found.device == "cpu":
+        yield Text("There is no GPU here, so what it wins was not measured.", style="dim")
+
+
+def _changes(found: Examination) -> Iterator[RenderableType]:
+    if found.changes:
+        yield Text("\nchange this", style="bold green")
+        for line in found.changes:
+            yield Padding(Text(line), INDENT)
+    elif found.is_healthy:
+        yield Text("\nNothing to change in the input.", style="bold green")
+
+
+def _table() -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column()
+    return table
+
+
+def _bar(part: float) -> str:
+    return "█" * round(BAR * min(1.0, part))

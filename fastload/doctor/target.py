@@ -1,0 +1,116 @@
+"""``find``: the loader that a target names: a script, ``module:factory``, or a folder of images."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from fastload.doctor.script import run_script
+from fastload.environment import cores
+from fastload.report.measured import MeasuredLoader
+from fastload.report.watch import watch
+
+__all__ = ["Target", "find"]
+
+SIZE, BATCH = 224, 64
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is examined.
+
+    ``measured`` is the loader as a training loop used it, None if none ran; ``loader`` the one to take apart; ``name``
+    how the user calls it; ``others`` how many more loaders the script used.
+    """
+
+    name: str
+    loader: Iterable[Any]
+    measured: MeasuredLoader | None = None
+    others: int = 0
+
+
+def find(
+    target: str, arguments: Sequence[str], steps: int, seconds: float, advance: Callable[[], None] = lambda: None
+) -> Target:
+    """Find a target's loader; where there is a training loop, run it for so many steps.
+
+    Raises:
+        ValueError: there is no such target, or it has no loader.
+    """
+    path = Path(target)
+    if path.is_dir():
+        return Target(target, of_folder(path))
+    if path.suffix == ".py":
+        if not path.is_file():
+            raise ValueError(f"TARGET must be a script that is there, module:factory, or a folder; got {target!r}")
+        first, *others = run_script(path, arguments, steps, seconds, advance)
+        return Target(target, first.loader, first.measured, len(others))
+    if ":" in target:
+        return of_factory(target, steps, seconds, advance)
+    raise ValueError(f"TARGET must be a script (train.py), module:factory, or a folder of images; got {target!r}")
+
+
+def of_folder(path: Path) -> DataLoader[Any]:
+    """The usual loader of a folder of images, as torchvision's references train on it."""
+    from torchvision.datasets import ImageFolder  # noqa: PLC0415
+    from torchvision.transforms import v2  # noqa: PLC0415
+
+    if not any(file.suffix.lower() in SUFFIXES for file in path.rglob("*")):
+        raise ValueError(f"there is no image in {path}: looked for {', '.join(SUFFIXES)}")
+    augment = v2.Compose(
+        [
+            v2.RandomResizedCrop(SIZE),
+            v2.RandomHorizontalFlip(),
+            v2.ToImage(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(MEAN, STD),
+        ]
+    )
+    has_classes = any(child.is_dir() for child in path.iterdir())
+    dataset = ImageFolder(str(path if has_classes else path.parent), augment, allow_empty=True)
+    if not has_classes:
+        dataset.samples = dataset.imgs = [sample for sample in dataset.samples if Path(sample[0]).parent == path]
+    return DataLoader(dataset, min(BATCH, len(dataset)), shuffle=True, num_workers=cores(), drop_last=True)
+
+
+def of_factory(target: str, steps: int, seconds: float, advance: Callable[[], None]) -> Target:
+    """What ``module:factory`` returns: a loader, or a loader and a function that trains on a batch."""
+    module, _, name = target.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        made = getattr(importlib.import_module(module), name)()
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{target} cannot be called: {error}") from error
+    finally:
+        sys.path.pop(0)
+    loader, train = made if isinstance(made, tuple) else (made, None)
+    if train is None:
+        return Target(target, loader)
+    return Target(target, loader, trained(loader, train, steps, seconds, advance))
+
+
+def trained(
+    loader: Iterable[Any], train: Callable[[Any], object], steps: int, seconds: float, advance: Callable[[], None]
+) -> MeasuredLoader:
+    """The loader after a loop of so many steps, or seconds after the first batch."""
+    measured = loader if isinstance(loader, MeasuredLoader) else watch(loader)
+    batches = chain.from_iterable(measured for _ in range(steps))  # epochs, as many as it takes
+    train(next(batches))
+    end = time.perf_counter() + seconds
+    for batch in islice(batches, steps):
+        train(batch)
+        advance()
+        if time.perf_counter() > end:
+            break
+    return measured

@@ -1,0 +1,220 @@
+"""``fastload doctor``: scripts, factories and folders as users have them, examined as they are."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from fastload import doctor
+from fastload.cli import app
+from fastload.doctor import rates, sample_times
+from fastload.report.verdict import Bound, Cause
+from tests.files import jpeg
+
+SCRIPT = """
+import sys, time, torch
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+def main(folder, epochs):
+    transform = v2.Compose([v2.RandomResizedCrop(32), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+    loader = DataLoader(ImageFolder(folder, transform), batch_size=4)
+    held_out = DataLoader(ImageFolder(folder, transform), batch_size=4)
+    for epoch in range(int(epochs)):
+        for images, labels in loader:
+            time.sleep(STEP)
+        for images, labels in held_out:
+            break
+    print("finished")
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+"""
+
+
+@pytest.fixture(autouse=True)
+def short_measurements(monkeypatch):
+    monkeypatch.setattr(rates, "SECONDS", 0.2)
+    monkeypatch.setattr(sample_times, "SECONDS", 0.2)
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    root = tmp_path_factory.mktemp("photographs")
+    for number in range(24):
+        file = root / "ab"[number % 2] / f"{number}.jpg"
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(jpeg(160, 120, seed=number))
+    return root
+
+
+@pytest.fixture
+def script(tmp_path):
+    def write(text=SCRIPT, step=0.0):
+        path = tmp_path / "train.py"
+        path.write_text(textwrap.dedent(text).replace("STEP", str(step)))
+        return path
+
+    return write
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["doctor", *map(str, arguments)])
+
+
+def found_by(*arguments):
+    return json.loads(run(*arguments, "--json").stdout.split("finished\n")[-1])
+
+
+def test_a_script_that_loads_in_its_own_process_is_to_use_workers(script, photographs):
+    result = run(script(), photographs, 100, "--steps", 20)
+    assert result.exit_code == 1, result.output
+    assert "Input-bound: the training thread waits for its input" in result.stdout
+    assert "the script used 1 more" in result.stdout
+    for part in ("read", "decode", "transform", "collate", "samples/s on one core", "2 workers", "training takes"):
+        assert part in result.stdout
+    assert "fl.offload(loader) would move this" in result.stdout
+    assert "finished" not in result.stdout
+
+
+def test_a_script_bound_by_its_model_is_healthy(script, photographs):
+    result = run(script(step=0.3), photographs, 100, "--steps", 6)
+    assert result.exit_code == 0, result.output
+    assert "Compute-bound" in result.stdout
+    assert "Nothing to change in the input." in result.stdout
+
+
+def test_a_short_script_runs_to_its_end(script, photographs):
+    report = found_by(script(), photographs, 2, "--steps", 1000)["report"]
+    assert report["stats"]["total"]["batches"] == 2 * 5
+
+
+def test_the_findings_as_json(script, photographs):
+    found = found_by(script(), photographs, 100, "--steps", 10)
+    assert found["sample"]["samples"] == 4
+    assert set(found["rates"]) == {str(number) for number in rates.numbers_of_workers(0)}
+    assert found["moved"]["plan"].startswith("dataset.transform")
+    assert found["report"]["verdict"]["bound"] == "input-bound"
+
+
+def test_a_script_that_fails_is_told_of_with_its_traceback(script, capfd):
+    result = run(script("import torch\nprint(1 / 0)\n"))
+    assert result.exit_code == 2
+    assert "ZeroDivisionError" in result.stderr + capfd.readouterr().err
+    assert result.stderr.splitlines()[-1].endswith("train.py failed")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("x = 1\n", "iterated over no DataLoader"), ("import sys\nsys.exit(3)\n", "ended with exit code 3")],
+)
+def test_a_script_without_a_loader_is_refused(script, text, message):
+    result = run(script(text))
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize("target", ["nothing.py", "neither", "no_such_module:loader"])
+def test_what_is_no_target_is_refused(target):
+    result = run(target)
+    assert result.exit_code == 2
+    assert target in result.stderr
+
+
+def test_a_loop_through_fastload_is_examined_as_it_is(script, photographs):
+    text = SCRIPT.replace(
+        "batch_size=4)\n    held", "batch_size=4)\n    loader = fastload.PrefetchLoader(loader)\n    held"
+    )
+    found = found_by(script("import fastload\n" + textwrap.dedent(text), step=0.2), photographs, 100, "--steps", 6)
+    assert found["setup"]["depth"] == 2
+    assert found["report"]["verdict"]["bound"] == "compute-bound"
+
+
+def test_a_folder_of_images_is_examined_without_training(photographs, monkeypatch):
+    monkeypatch.setattr("fastload.doctor.target.cores", lambda: 1)
+    found = doctor.examine(doctor.find(str(photographs), [], 5, 5))
+    assert found.report is None
+    assert found.sample is not None
+    assert found.sample.read is not None
+    assert found.is_healthy
+
+
+def test_a_folder_without_classes_or_without_images(tmp_path):
+    with pytest.raises(ValueError, match="no image in"):
+        doctor.find(str(tmp_path), [], 5, 5)
+    for number in range(8):
+        (tmp_path / f"{number}.jpg").write_bytes(jpeg(40, 30, seed=number))
+    assert len(doctor.find(str(tmp_path), [], 5, 5).loader.dataset) == 8
+
+
+def test_a_factory_returns_a_loader_and_may_return_a_step(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_loaders.py").write_text(
+        textwrap.dedent(
+            """
+            import time
+            import torch
+            from torch.utils.data import DataLoader
+
+            def loader():
+                return DataLoader(torch.zeros(64, 3, 8, 8), batch_size=4)
+
+            def loader_and_step():
+                return loader(), lambda batch: time.sleep(0.01)
+            """
+        )
+    )
+    assert doctor.find("my_loaders:loader", [], 10, 5).measured is None
+    found = doctor.find("my_loaders:loader_and_step", [], 40, 20)
+    report = found.measured.report(show=False)
+    assert report.verdict.bound is Bound.COMPUTE
+    assert report.stats.total.batches >= 30
+    with pytest.raises(ValueError, match="my_loaders:nothing"):
+        doctor.find("my_loaders:nothing", [], 5, 5)
+
+
+def test_a_rate_counts_the_batches_after_the_first():
+    batches = [torch.zeros(4)] * 3
+    assert 0 < rates.rate_of(batches) < float("inf")
+    assert rates.rate_of([]) == rates.rate_of(batches[:1]) == 0
+
+
+def test_what_offload_refuses_is_told_with_its_reason():
+    loader = torch.utils.data.DataLoader(torch.zeros(8, 3), batch_size=2)
+    assert (
+        rates.offloaded(loader, measure=False).refused
+        == "dataset is a Tensor, which has no attribute transform or transforms"
+    )
+
+
+def test_the_change_that_wins_most_comes_first(script, photographs):
+    target = doctor.find(str(script(step=0.01)), [str(photographs), "100"], 20, 10)
+    found = doctor.examine(target)
+    fast = doctor.Examination(
+        found.name,
+        "cuda:0",
+        found.setup,
+        found.report,
+        rates={1: 10.0, 4: 30.0},
+        moved=rates.Offloaded("dataset.transform", samples_per_second=100.0),
+    )
+    assert [line.split("  # ")[0] for line in fast.changes] == [
+        "loader = fl.offload(loader)",
+        "DataLoader(..., num_workers=4)",
+    ]
+    assert not fast.is_healthy
+
+
+@pytest.mark.long
+def test_it_runs_as_a_program_with_workers(script, photographs):
+    text = SCRIPT.replace("batch_size=4)\n    held", "batch_size=4, num_workers=1)\n    held")
+    command = [sys.executable, "-m", "fastload", "doctor", script(text), photographs, "1000", "--steps", "30"]
+    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    assert result.returncode in (0, 1), result.stderr
+    assert Cause.TOO_SHORT.value not in result.stdout
+    assert "1 worker" in result.stdout
