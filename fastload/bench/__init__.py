@@ -11,6 +11,6 @@ from fastload.bench.harness.check import WrongValuesError
 from fastload.bench.harness.result import Result
 from fastload.bench.harness.suite import Suite
 from fastload.bench.harness.table import Table, layout
-from fastload.bench.session import SUITES, Session, prepare
+from fastload.bench.session import SUITES, Session, draw, prepare
 
-__all__ = ["SUITES", "Result", "Session", "Suite", "Table", "WrongValuesError", "layout", "prepare"]
+__all__ = ["SUITES", "Result", "Session", "Suite", "Table", "WrongValuesError", "draw", "layout", "prepare"]

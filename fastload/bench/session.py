@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from fastload.bench.harness import peers
+from fastload.bench.harness.bars import draw_bars
 from fastload.bench.harness.meta import describe, device_slug
 from fastload.bench.harness.plan import Plan
 from fastload.bench.harness.result import Result
@@ -23,7 +24,7 @@ from fastload.bench.harness.table import layout
 from fastload.bench.suites import accuracy, ddp, jpeg, kernels, ladder, resident, step, transfer, views
 from fastload.environment import cores
 
-__all__ = ["SUITES", "Session", "prepare"]
+__all__ = ["SUITES", "Session", "draw", "prepare"]
 
 _ALL: tuple[Suite[Any], ...] = (
     kernels.SUITE,
@@ -168,6 +169,17 @@ def _known(what: str, chosen: Iterable[str], known: Iterable[str]) -> list[str]:
         if name not in known:
             raise ValueError(f"there is no {what} {name!r}; choose from {', '.join(known)}")
     return [name for name in known if name in chosen or not chosen]
+
+
+def draw(path: Path) -> list[Path]:
+    """Draw a result file as two pictures beside it, for light and dark pages; none if nothing can be compared.
+
+    Raises:
+        ModuleNotFoundError: matplotlib is not installed.
+    """
+    result = Result.read(path)
+    pictures = {path.with_suffix(".png"): False, path.with_name(f"{path.stem}-dark.png"): True}
+    return [picture for picture, dark in pictures.items() if draw_bars(result, picture, dark=dark)]
 
 
 def _show(result: Result, path: Path, console: Console) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fastload.bench.harness.result import Result
 from fastload.bench.harness.row import Row
 
-__all__ = ["Table", "layout"]
+__all__ = ["HEADINGS", "Table", "figure_of", "layout"]
 
 # Entries beside a row's metric that get a column of their own, if any row has them.
 BESIDE = ("ratio_to_per_tensor", "ratio_to_handwritten", "ratio_to_floor", "ratio_to_limit", "peak_gib", "host_us")
@@ -67,17 +67,19 @@ def _names(row: Row) -> tuple[str, ...]:
 
 
 def _cells(row: Row) -> dict[str, str]:
-    cells = {row["metric"]: _figure(*((row["mean"], 2 * row["std"]) if "std" in row else (row["median"], row["iqr"])))}
+    cells = {
+        row["metric"]: figure_of(*((row["mean"], 2 * row["std"]) if "std" in row else (row["median"], row["iqr"])))
+    }
     for key in BESIDE:
         if key in row:
-            cells[key] = _figure(row[key], row.get("ratio_iqr", 0) if key.startswith("ratio_to_") else 0)
+            cells[key] = figure_of(row[key], row.get("ratio_iqr", 0) if key.startswith("ratio_to_") else 0)
     return cells
 
 
-def _figure(median: float, iqr: float) -> str:
+def figure_of(median: float, iqr: float) -> str:
     """Write a median ± half the interquartile range, with as many digits as mean something.
 
-    >>> [_figure(*values) for values in ((18551.4, 12.0), (61.42, 0.5), (0.99512, 0), (0.012346, 0))]
+    >>> [figure_of(*values) for values in ((18551.4, 12.0), (61.42, 0.5), (0.99512, 0), (0.012346, 0))]
     ['18,551 ± 6', '61.4 ± 0.2', '0.995', '0.01235']
     """
     if abs(median) < SMALL and not iqr:
