@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -12,14 +14,19 @@ from fastload.streams import STREAMLESS
 
 __all__ = ["LoopResult", "Settings", "prepare", "run"]
 
-# If more than this part of the time is spent waiting, the input bounds training.
-INPUT_BOUND = 0.1
-
+PICTURES = Path("fastload-results")
+NO_GPU = (
+    "\nOn a CPU there is no transfer to hide, and workers and model share its cores: "
+    "this shows that fastload trains the same model, not that it is faster."
+)
 WHOLE = 10  # from here on a rate is shown as a whole number
 
 
-def run(settings: Settings, console: Console) -> tuple[LoopResult, LoopResult]:
-    """Train by the plain loop, then through fastload; show progress, a table, and one sentence on what it shows."""
+def run(settings: Settings, console: Console, pictures: Path = PICTURES) -> tuple[LoopResult, LoopResult]:
+    """Train by the plain loop, then through fastload; show progress, a table, and what bounds each.
+
+    The last steps of both are drawn to the folder ``pictures``, if matplotlib is installed.
+    """
     console.print(_headline(settings))
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console) as progress:
@@ -28,7 +35,7 @@ def run(settings: Settings, console: Console) -> tuple[LoopResult, LoopResult]:
         plain = train_plainly(settings, lambda: progress.advance(bars[0]))
         fast = train_with_fastload(settings, lambda: progress.advance(bars[1]))
     console.print(_table(settings, plain, fast))
-    console.print(_verdict(settings, plain, fast))
+    _tell(settings, {"plain loop": plain, "fastload": fast}, pictures, console)
     return plain, fast
 
 
@@ -63,19 +70,16 @@ def _rate(number: float) -> str:
     return f"{number:,.0f}" if number >= WHOLE else f"{number:.2g}"
 
 
-def _verdict(settings: Settings, plain: LoopResult, fast: LoopResult) -> str:
-    """Return one sentence on what bounds training on this machine."""
+def _tell(settings: Settings, results: dict[str, LoopResult], pictures: Path, console: Console) -> None:
+    """Say of each loop what bounds it, and draw its last steps."""
+    for name, result in results.items():
+        console.print(f"\n[bold]{name}[/bold]: {result.report.verdict.sentence}")
+        picture = pictures / f"{name.replace(' ', '-')}.png"
+        try:
+            pictures.mkdir(parents=True, exist_ok=True)
+            result.report.plot(picture)
+            console.print(f"Its last steps: {picture}")
+        except (ModuleNotFoundError, ValueError) as reason:
+            console.print(f"No picture of its last steps: {reason}")
     if settings.device.type == "cpu":
-        return (
-            "On a CPU there is no transfer to hide, and workers and model share its cores: "
-            "this shows that fastload trains the same model, not that it is faster."
-        )
-    if fast.waiting > INPUT_BOUND:
-        return (
-            f"JPEG decoding in the workers bounds training here: the device waits {fast.waiting:.0%} of the time even "
-            f"through fastload, {plain.waiting:.0%} in the plain loop. Hiding the copy cannot change that."
-        )
-    return (
-        f"The model bounds training here: the device waits {fast.waiting:.1%} of the time through fastload, "
-        f"{plain.waiting:.1%} in the plain loop. No loader could win more than that."
-    )
+        console.print(NO_GPU)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 import torch
@@ -18,10 +17,12 @@ from torchvision.transforms import v2
 
 from fastload.demo.photographs import loaders
 from fastload.demo.settings import SEED, Settings
-from fastload.demo.stall_clock import StallClock
 from fastload.environment import cores
 from fastload.loader import PrefetchLoader
-from fastload.streams import STREAMLESS
+from fastload.report.measured import MeasuredLoader
+from fastload.report.report import Report
+from fastload.report.watch import watch
+from fastload.streams import STREAMLESS, Timestamp
 from fastload.training.step import TrainStep
 
 __all__ = ["LoopResult", "train_plainly", "train_with_fastload", "warm_up"]
@@ -38,15 +39,20 @@ Step = Callable[[Tensor, Tensor], Tensor]
 class LoopResult:
     """What was measured of one loop.
 
-    ``waiting`` is the part of the time in which the device had no batch, from 0 to 1; ``loss`` the mean over the last
-    epoch; ``accuracy`` that of held-out images, from 0 to 1; ``peak_bytes`` None where it cannot be measured.
+    ``report`` says where its time went; ``loss`` is the mean over the last epoch; ``accuracy`` that of held-out images,
+    from 0 to 1; ``peak_bytes`` None where it cannot be measured.
     """
 
     images_per_second: float
-    waiting: float
+    report: Report
     peak_bytes: int | None
     loss: float
     accuracy: float
+
+    @property
+    def waiting(self) -> float:
+        """The part of the time in which the device had no batch, from 0 to 1."""
+        return self.report.stats.total.stalled
 
 
 def train_plainly(settings: Settings, advance: Callable[[], None]) -> LoopResult:
@@ -67,7 +73,7 @@ def train_plainly(settings: Settings, advance: Callable[[], None]) -> LoopResult
 
     floats = v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)
     train, held_out = (PlainLoader(part, device) for part in loaders(settings, *floats))
-    return _measure(settings, model, step, train=train, held_out=held_out, advance=advance)
+    return _measure(settings, model, step, train=watch(train, device), held_out=held_out, advance=advance)
 
 
 def train_with_fastload(settings: Settings, advance: Callable[[], None]) -> LoopResult:
@@ -98,25 +104,23 @@ def _measure(
     model: nn.Module,
     step: Step,
     *,
-    train: Batches,
+    train: MeasuredLoader,
     held_out: Batches,
     advance: Callable[[], None],
 ) -> LoopResult:
     _reset_peak_memory(settings.device)
-    clock = StallClock(settings.device)
-    batches = chain.from_iterable(train for _ in range(settings.epochs))
     losses = []
-    while True:
-        with clock.waiting():
-            batch = next(batches, None)
-        if batch is None:
-            break
-        losses.append(step(*batch))
-        advance()
-    images = len(losses) * settings.batch_size
+    start: Timestamp | None = None
+    for _ in range(settings.epochs):
+        for images, labels in train:
+            start = Timestamp(settings.device) if start is None else start  # workers have started
+            losses.append(step(images, labels))
+            advance()
+    assert start is not None
+    seconds = start.seconds_to(Timestamp(settings.device))
     return LoopResult(
-        images_per_second=images / clock.seconds(),
-        waiting=clock.share(),
+        images_per_second=len(losses) * settings.batch_size / seconds,
+        report=train.report(show=False),
         peak_bytes=_peak_memory(settings.device),
         loss=torch.stack(losses[-len(losses) // settings.epochs :]).mean().item(),
         accuracy=_accuracy(model, held_out) / len(settings.held_out),

@@ -3,6 +3,8 @@
 import io
 import re
 import shutil
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -37,7 +39,8 @@ def same_threads_afterwards():
 def run(**settings):
     """Both loops' results, and what was on the screen."""
     console = Console(file=io.StringIO(), width=120)
-    results = demo.run(demo.prepare(**{**TINY, **settings}), console)
+    with tempfile.TemporaryDirectory() as folder:
+        results = demo.run(demo.prepare(**{**TINY, **settings}), console, Path(folder))
     return *results, console.file.getvalue()
 
 
@@ -52,8 +55,11 @@ def test_both_loops_take_the_same_first_step(one_step):
     assert plain.loss == pytest.approx(fast.loss, rel=1e-4)
 
 
-def test_both_loops_learn(photographs):
-    plain, fast, _ = run(data=photographs, batch_size=8)
+def test_both_loops_learn_and_are_judged(photographs):
+    plain, fast, screen = run(data=photographs, batch_size=8)
+    for result in (plain, fast):
+        assert result.report.verdict.sentence.split(":")[0] in screen
+    assert "Its last steps:" in screen
     chance = 0.1
     assert min(plain.accuracy, fast.accuracy) > 3 * chance
 
@@ -69,6 +75,7 @@ def test_the_table_tells_of_both_loops(one_step):
         assert f"{result.accuracy:.1%}" in row
         assert 0 <= result.waiting <= 1
     assert "no transfer to hide" in screen
+    assert "too few to judge by" in screen
     assert "1 epoch of 32 photographs" in screen
 
 
