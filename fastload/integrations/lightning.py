@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from typing import Any
 from weakref import WeakSet
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
+from fastload.arguments import flag
 from fastload.loader import PrefetchLoader
 from fastload.resume.samplers import length_of
 
@@ -32,13 +34,23 @@ class Prefetch(Callback):
     Args:
         train: transform of training batches.
         evaluate: transform of batches for validation, test and prediction.
+        log_input: whether to log how long training waits for its input, with the other ``stats.scalars()``, every
+            ``log_every_n_steps`` of the trainer.
         settings: other arguments of ``PrefetchLoader``, for all loaders, except ``device``.
 
     Raises:
         TypeError, ValueError: as ``PrefetchLoader``; or, when the trainer runs, a loader is a ``PrefetchLoader``.
     """
 
-    def __init__(self, train: Transform | None = None, evaluate: Transform | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        train: Transform | None = None,
+        evaluate: Transform | None = None,
+        *,
+        log_input: bool = False,
+        **settings: Any,
+    ) -> None:
+        self._log_input = flag("log_input", log_input)
         self._settings = {True: {"transform": train, **settings}, False: {"transform": evaluate, **settings}}
         for each in self._settings.values():
             PrefetchLoader((), device="cpu", **each)  # to refuse here what it would refuse in the run
@@ -69,9 +81,14 @@ class Prefetch(Callback):
         self._states = list(loop.get("state_dict", {}).get("combined_loader", ()))
 
     @override
-    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """End the loaders' pass with Lightning's epoch, before checkpoints are saved."""
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """End the loaders' pass with Lightning's epoch, before checkpoints are saved; log what they measured."""
         self._states = []
+        if self._log_input and (batch_idx + 1) % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+            for loader, logger in product(self._training, trainer.loggers):
+                logger.log_metrics(loader.stats.scalars(), step=trainer.global_step)
         if trainer.is_last_batch:
             self.on_train_epoch_end()
 

@@ -32,8 +32,12 @@ class Prefetched(Base):
 
     ``train``, ``evaluate`` and ``predict`` use it, and ``resume_from_checkpoint`` goes on with the samples and pixels
     of the run that was interrupted. The ``Trainer`` asks for ``gradient_accumulation_steps`` batches at once, and
-    keeps them: as many are on the device beside the ``depth`` that wait.
+    keeps them: as many are on the device beside the ``depth`` that wait. With ``log_input = True`` in the class, what
+    the ``Trainer`` logs of training has how long it waited for its input, with the other ``stats.scalars()``.
     """
+
+    log_input = False
+    _training: PrefetchLoader | None = None
 
     def prefetch(self, loader: DataLoader[Any], training: bool) -> PrefetchLoader:
         """Return a ``PrefetchLoader`` around one of the ``Trainer``'s prepared loaders."""
@@ -47,7 +51,13 @@ class Prefetched(Base):
                 f"the Trainer holds gradient_accumulation_steps={held} batches at once, and with static=True only "
                 f"{IN_HAND} are valid: make the PrefetchLoader without static"
             )
+        self._training = loader
         return loader
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        if self.log_input and "loss" in logs and self._training is not None:
+            logs |= self._training.stats.scalars()
+        super().log(logs, *args, **kwargs)
 
     def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> Any:
         return self.prefetch(super().get_eval_dataloader(*args, **kwargs), training=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -11,6 +12,7 @@ import pytest
 import torch
 from lightning.fabric.utilities.seed import pl_worker_init_function
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader, IterableDataset
 
 import fastload as fl
@@ -219,3 +221,14 @@ def test_without_the_callback_a_prefetch_loader_trains_on_one_rank(tmp_path):
 def test_arguments_are_checked_when_the_callback_is_made():
     with pytest.raises(ValueError, match="depth"):
         Prefetch(depth=0)
+    with pytest.raises(TypeError, match="log_input"):
+        Prefetch(log_input="yes")
+
+
+def test_how_long_training_waits_is_logged_where_it_is_asked_for(tmp_path):
+    logger = CSVLogger(tmp_path)
+    settings = {"max_epochs": 2, "logger": logger, "log_every_n_steps": 2}
+    trainer(tmp_path, Prefetch(log_input=True), **settings).fit(Module(Record()), shuffled())
+    header, *rows = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()
+    assert "input/stalled" in header
+    assert len(rows) >= 2

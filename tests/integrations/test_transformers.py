@@ -157,3 +157,12 @@ def test_prefetch_must_be_defined(tmp_path):
     without = Without(model=made.model, args=made.args, train_dataset=Named())
     with pytest.raises(NotImplementedError, match="Without must define prefetch"):
         without.get_train_dataloader()
+
+
+def test_how_long_training_waits_is_logged_where_it_is_asked_for(tmp_path):
+    made = trainer(tmp_path, logging_strategy="steps", logging_steps=2)
+    made.log_input = True
+    made.train()
+    logged = [entry for entry in made.state.log_history if "loss" in entry]
+    assert logged
+    assert all(0 <= entry["input/stalled"] <= 1 for entry in logged)
