@@ -36,8 +36,7 @@ def test_a_gpu_has_lanes_of_its_own(report):
     assert names == ["loader", "prefetch thread", "GPU, fastload", "GPU, training"]
 
 
-@pytest.mark.parametrize("name", ["timeline.png", "timeline.svg"])
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize(("name", "dark"), [("timeline.png", False), ("timeline.svg", True)])
 def test_the_timeline_is_drawn(report, tmp_path, name, dark):
     report.plot(tmp_path / name, steps=4, dark=dark)
     assert (tmp_path / name).stat().st_size > 1000
