@@ -52,7 +52,7 @@ def same(one, other):
     return files and torch.equal(one.table, other.table) and one.names == other.names
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
 def test_a_process_receives_what_the_other_sent(method):
     context = get_context(method)
     queue, done = context.Queue(), context.Event()

@@ -163,7 +163,12 @@ def test_g06_an_iterator_has_one_pass_as_itself_has():
 # A worker that is not forked from here imports PyTorch for seconds, so those are started once.
 @pytest.mark.parametrize(
     ("context", "persistent"),
-    [("fork", False), ("fork", True), ("spawn", True), pytest.param("forkserver", True, marks=pytest.mark.long)],
+    [
+        ("fork", False),
+        ("fork", True),
+        pytest.param("spawn", True, marks=pytest.mark.long),
+        pytest.param("forkserver", True, marks=pytest.mark.long),
+    ],
 )
 def test_g06_workers_may_be_started_in_any_way(context, persistent):
     wrapped = DataLoader(

@@ -585,6 +585,7 @@ print("alarms:", alarms > 30)
 """
 
 
+@pytest.mark.long
 def test_g05_an_alarm_within_next_neither_hangs_nor_loses_a_batch():
     output, errors = output_of(ALARMED)
     assert output == "alarms: True\n", errors

@@ -26,7 +26,7 @@ def verdict_on(loader, step=0.0, cores=2, **settings):
 
 
 def test_nothing_is_wrong_where_the_model_takes_longest():
-    verdict = verdict_on(loader_of(samples=240), step=0.02)
+    verdict = verdict_on(loader_of(samples=9 * BATCH), step=0.1)
     assert (verdict.bound, verdict.cause) == (Bound.COMPUTE, Cause.NONE)
     assert verdict.most < 1.06
     assert not verdict.changes
@@ -90,17 +90,18 @@ class Bursts:
     yields_fresh_batches = True
 
     def __iter__(self):
-        for number in range(80):
+        for number in range(32):
             if number % 4 == 0:
-                wait(0.03)(number)
+                wait(0.1)(number)
             yield torch.zeros(BATCH, 3, 8, 8, dtype=torch.uint8), number
 
 
+@pytest.mark.long
 def test_a_queue_of_one_does_not_outlast_an_uneven_loader():
-    verdict = verdict_on(Bursts(), step=0.012, depth=1)
+    verdict = verdict_on(Bursts(), step=0.04, depth=1)
     assert (verdict.bound, verdict.cause) == (Bound.INPUT, Cause.DEPTH)
     assert "depth=4 instead of 1" in verdict.changes[0]
-    assert verdict_on(Bursts(), step=0.012, depth=4).bound is Bound.COMPUTE
+    assert verdict_on(Bursts(), step=0.04, depth=4).bound is Bound.COMPUTE
 
 
 def test_a_transform_that_takes_longest_is_named():

@@ -300,6 +300,7 @@ def evaluate_as_rank(rank, home):
     distributed.destroy_process_group()
 
 
+@pytest.mark.long
 def test_ranks_evaluate_their_shares_of_a_sharded_model_and_train_on(tmp_path):
     processes = [forked.Process(target=evaluate_as_rank, args=(rank, tmp_path)) for rank in range(2)]
     for process in processes:

@@ -23,6 +23,7 @@ def assert_ranks_equal(ranks, alone):
     torch.testing.assert_close(ranks[0]["weights"], ranks[1]["weights"], rtol=0, atol=0)
 
 
+@pytest.mark.long
 @on_devices
 @pytest.mark.parametrize(
     ("wrapper", "loop"), [("ddp", "epoch"), ("ddp", "flush"), ("ddp", "items"), ("fsdp", "epoch"), ("fsdp", "items")]
