@@ -141,7 +141,7 @@ class BatchTimes:
 
 
 NOTHING = nullcontext()
-nvtx: Any = torch.cuda.nvtx  # without types
+nvtx: Any = torch.cuda.nvtx if torch.version.cuda is not None else None  # ROCm's build has stubs that raise
 
 
 class StageContext:
@@ -157,13 +157,13 @@ class StageContext:
         if profiler._is_profiler_enabled:  # noqa: SLF001  (without one, the public record_function takes 5 µs)
             self._range = torch.profiler.record_function(f"fastload.{self._name}")
             self._range.__enter__()
-        if self._device.type == "cuda":
+        if nvtx is not None and self._device.type == "cuda":
             nvtx.range_push(f"fastload.{self._name}")
         self._begin, self._cpu = time.perf_counter(), time.thread_time()
 
     def __exit__(self, *error: object) -> None:
         self._spans[self._name] = Span(self._begin, time.perf_counter(), time.thread_time() - self._cpu)
-        if self._device.type == "cuda":
+        if nvtx is not None and self._device.type == "cuda":
             nvtx.range_pop()
         if self._range is not None:
             self._range.__exit__(*error)

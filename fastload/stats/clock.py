@@ -130,6 +130,8 @@ class PassClock:
 
     def keep_time(self) -> None:
         """Compare the device's clock with the host's, which waits for the side stream; look at the workers."""
+        if not MEASURES:
+            return
         if self._anchor is None or time.perf_counter() - self._anchor.seconds > ANCHOR_AGE:
             self._anchor = Anchor(self._side)
         self.workers.look()

@@ -1,0 +1,19 @@
+"""Measuring can be turned off, and changes nothing but the figures."""
+
+import os
+import subprocess
+import sys
+
+PROGRAM = """
+import torch, fastload as fl
+loader = fl.PrefetchLoader(torch.utils.data.DataLoader(torch.arange(6.0), batch_size=2), device="cpu")
+print([batch.tolist() for batch in loader], loader.stats == fl.Stats())
+print([batch.tolist() for batch in fl.watch(loader.loader, device="cpu")])
+"""
+
+
+def test_batches_come_and_nothing_is_known_of_them():
+    environment = {**os.environ, "FASTLOAD_CLOCK": "off"}
+    run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, env=environment)
+    batches = "[[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]"
+    assert run.stdout.splitlines() == [f"{batches} True", batches]
