@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -153,6 +154,9 @@ def doctor(
     steps: Annotated[int, typer.Option(min=5, help="Training steps to watch.")] = 100,
     seconds: Annotated[float, typer.Option(min=1, help="After the first batch; the script is ended then.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the last steps of training to this file: .png, .svg or .pdf.")
+    ] = None,
 ) -> None:
     """Find out what holds up a loader, and what to change.
 
@@ -161,12 +165,12 @@ def doctor(
     """
     from fastload import doctor as practice  # noqa: PLC0415
 
-    console = Console(stderr=True)
+    own_output = sys.stderr if as_json else sys.stdout  # of the script
     try:
-        with one_line_errors(), console.status("watching training") as status:
-            found = practice.examine(
-                practice.find(target, arguments or [], steps, seconds), lambda part: status.update(f"measuring {part}")
-            )
+        with one_line_errors(), redirect_stdout(own_output), practice.ProgressBar(steps) as bar:
+            found = practice.examine(practice.find(target, arguments or [], steps, seconds, bar.advance), bar.measuring)
+            if plot is not None and found.report is not None:
+                found.report.plot(plot)
     except practice.ScriptError as error:
         traceback.print_exception(error.__cause__)
         typer.echo(f"fastload: {error}", err=True)

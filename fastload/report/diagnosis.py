@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import re
+from dataclasses import replace
 
 from fastload.report.case import Case
 from fastload.report.input_causes import COMPUTING, cause_of_waiting, ms, too_few_workers
@@ -20,6 +21,8 @@ AHEAD = 0.1
 # The training thread is found so often at the line at which it waits.
 CONCENTRATED = 0.5
 FEWEST = 5  # batches to judge by
+FULL = 0.5  # of shared memory
+GIB = 2**30
 
 # What brings a value to the host, so that the host waits for the device.
 SYNCS = re.compile(r"\.(item|cpu|tolist|numpy|nonzero|synchronize)\(|\b(float|int|bool|print)\(|\.to\([\"']cpu")
@@ -44,13 +47,23 @@ def diagnose(stats: Stats, setup: Setup) -> Verdict:
     if window.batches < FEWEST or not window.step.mean:
         few = f"{window.batches} batches after the first are too few to judge by: at least {FEWEST}"
         return Verdict(Bound.UNKNOWN, Cause.TOO_SHORT, few)
-    if window.stalled >= NOTICEABLE:
+    verdict = _judged(case)
+    return replace(verdict, changes=[*verdict.changes, *_beside(case)])
+
+
+def _judged(case: Case) -> Verdict:
+    if case.window.stalled >= NOTICEABLE:
         return _of_input(case)
     if case.shares_the_interpreter:
         return _of_shared_interpreter(case)
-    if setup.has_device and window.lead.p50 < AHEAD * window.step.mean:
+    if case.setup.has_device and case.window.lead.p50 < AHEAD * case.window.step.mean:
         return _of_host(case)
     return _of_compute(case)
+
+
+def _beside(case: Case) -> list[str]:
+    """What is worth a change whatever bounds training."""
+    return [*_startup(case), *_shared_memory(case)]
 
 
 def _of_input(case: Case) -> Verdict:
@@ -111,7 +124,7 @@ def _of_compute(case: Case) -> Verdict:
             "training thread needs one of them."
         )
         return Verdict(Bound.COMPUTE, Cause.TOO_MANY_WORKERS, why, "", case.most, [change])
-    return Verdict(Bound.COMPUTE, Cause.NONE, why, "", case.most, _startup(case))
+    return Verdict(Bound.COMPUTE, Cause.NONE, why, "", case.most)
 
 
 def _startup(case: Case) -> list[str]:
@@ -123,6 +136,18 @@ def _startup(case: Case) -> list[str]:
     return [
         "persistent_workers=True in the DataLoader: the first batch of an epoch comes after "
         f"{sum(again) / len(again):.2g} s, in which workers start anew."
+    ]
+
+
+def _shared_memory(case: Case) -> list[str]:
+    """What to say if the batches that workers may have ready nearly fill /dev/shm, which ends in a bus error."""
+    setup, window = case.setup, case.window
+    waiting = (setup.workers or 0) * setup.prefetch_factor * window.bytes / max(1, window.batches)
+    if not setup.shared_memory or waiting < FULL * setup.shared_memory:
+        return []
+    return [
+        f"More room in /dev/shm, such as docker run --shm-size=16g: it has {setup.shared_memory / GIB:.3g} GiB, and "
+        f"{setup.workers} workers may have batches of {waiting / GIB:.3g} GiB there. Or a smaller prefetch_factor."
     ]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fastload.environment import cores
@@ -11,6 +13,7 @@ from fastload.resume.wrapped_loader import torch_loader_in
 __all__ = ["Setup"]
 
 NAMES = ("transform", "transforms")
+SHARED_MEMORY = Path("/dev/shm")
 DEEPEST = 8  # data sets around each other
 
 
@@ -20,7 +23,7 @@ class Setup:
 
     ``workers`` is None if no ``DataLoader`` is known; ``depth`` None if nothing is prefetched. ``images`` is what the
     images came as: ``"files"``, their dtype, or empty. ``transform`` names where the data set keeps a transform, which
-    runs in the workers.
+    runs in the workers. ``shared_memory`` is the size of /dev/shm in bytes, 0 if there is none.
     """
 
     device: str = "cpu"
@@ -33,6 +36,7 @@ class Setup:
     depth: int | None = None
     images: str = ""
     transform: str = ""
+    shared_memory: int = 0
 
     @classmethod
     def of(cls, loader: Any, device: str, depth: int | None = None, images: str = "") -> Setup:
@@ -51,6 +55,7 @@ class Setup:
             depth=depth,
             images=images,
             transform=_transform_of(inner.dataset),
+            shared_memory=shutil.disk_usage(SHARED_MEMORY).total if SHARED_MEMORY.exists() else 0,
         )
 
     @property

@@ -68,7 +68,7 @@ def run(*arguments):
 
 
 def found_by(*arguments):
-    return json.loads(run(*arguments, "--json").stdout.split("finished\n")[-1])
+    return json.loads(run(*arguments, "--json").stdout)  # what the script prints goes to stderr
 
 
 def test_a_script_that_loads_in_its_own_process_is_to_use_workers(script, photographs):
@@ -87,6 +87,12 @@ def test_a_script_bound_by_its_model_is_healthy(script, photographs):
     assert result.exit_code == 0, result.output
     assert "Compute-bound" in result.stdout
     assert "Nothing to change in the input." in result.stdout
+
+
+def test_the_last_steps_are_drawn(script, photographs, tmp_path):
+    pytest.importorskip("matplotlib")
+    run(script(), photographs, 100, "--steps", 10, "--plot", tmp_path / "steps.svg")
+    assert (tmp_path / "steps.svg").stat().st_size > 1000
 
 
 def test_a_short_script_runs_to_its_end(script, photographs):

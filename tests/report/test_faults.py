@@ -213,6 +213,13 @@ def test_the_slowest_of_uneven_ranks_is_named():
     assert alike.verdict.cause is not Cause.UNEVEN_RANKS
 
 
+def test_shared_memory_that_is_nearly_full_is_told_of():
+    verdict = on_gpu(shared_memory=8 * 2**30)  # 15 workers with 2 batches of 154 MB each
+    assert verdict.cause is Cause.NONE
+    assert "/dev/shm" in verdict.changes[0]
+    assert not on_gpu(shared_memory=64 * 2**30).changes
+
+
 def test_workers_that_start_anew_in_each_epoch_are_to_stay():
     loader = fl.PrefetchLoader(loader_of(samples=8 * BATCH, num_workers=1), device="cpu")
     for _ in range(3):
