@@ -86,7 +86,7 @@ class Prefetch(Callback):
     ) -> None:
         """End the loaders' pass with Lightning's epoch, before checkpoints are saved; log what they measured."""
         self._states = []
-        if self._log_input and (batch_idx + 1) % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+        if self._log_input and (batch_idx + 1) % logging_interval(trainer) == 0:
             for loader, logger in product(self._training, trainer.loggers):
                 logger.log_metrics(loader.stats.scalars(), step=trainer.global_step)
         if trainer.is_last_batch:
@@ -112,6 +112,11 @@ class Prefetch(Callback):
                 wrapped.load_state_dict(self._states[0])
                 self._states = [*self._states[1:], self._states[0]]  # loaders may be made again before the first batch
         return wrapped
+
+
+def logging_interval(trainer: Any) -> int:
+    """The trainer's ``log_every_n_steps``, which its type does not have."""
+    return int(trainer.log_every_n_steps)
 
 
 # On what has them: the function that seeds workers, and, to end persistent workers, the iterator that holds them.
