@@ -3,6 +3,6 @@
 from fastload.doctor.examination import Examination, examine
 from fastload.doctor.progress_bar import ProgressBar
 from fastload.doctor.script import ScriptError
-from fastload.doctor.target import Target, find
+from fastload.doctor.target import ExaminedLoader, find
 
-__all__ = ["Examination", "ProgressBar", "ScriptError", "Target", "examine", "find"]
+__all__ = ["Examination", "ExaminedLoader", "ProgressBar", "ScriptError", "examine", "find"]

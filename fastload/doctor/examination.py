@@ -21,7 +21,7 @@ from fastload.doctor.rates import (
     with_workers,
 )
 from fastload.doctor.sample_times import SampleTimes, time_samples
-from fastload.doctor.target import Target
+from fastload.doctor.target import ExaminedLoader
 from fastload.report.report import Report
 from fastload.report.setup import Setup
 from fastload.report.verdict import Bound
@@ -104,7 +104,7 @@ class Examination:
         yield from rendered(self)
 
 
-def examine(target: Target, advance: Callable[[str], None] = lambda _: None) -> Examination:
+def examine(target: ExaminedLoader, advance: Callable[[str], None] = lambda _: None) -> Examination:
     """Measure the parts of a target's loader, each for a few seconds; ``advance`` is told what comes next."""
     device = resolved_device(None)
     inner = torch_loader_in(target.loader)

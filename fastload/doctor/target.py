@@ -19,7 +19,7 @@ from fastload.environment import cores
 from fastload.report.measured import MeasuredLoader
 from fastload.report.watch import watch
 
-__all__ = ["Target", "find"]
+__all__ = ["ExaminedLoader", "find"]
 
 SIZE, BATCH = 224, 64
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -27,7 +27,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 
 
 @dataclass(frozen=True)
-class Target:
+class ExaminedLoader:
     """What is examined.
 
     ``measured`` is the loader as a training loop used it, None if none ran; ``loader`` the one to take apart; ``name``
@@ -42,7 +42,7 @@ class Target:
 
 def find(
     target: str, arguments: Sequence[str], steps: int, seconds: float, advance: Callable[[], None] = lambda: None
-) -> Target:
+) -> ExaminedLoader:
     """Find a target's loader; where there is a training loop, run it for so many steps.
 
     Raises:
@@ -50,12 +50,12 @@ def find(
     """
     path = Path(target)
     if path.is_dir():
-        return Target(target, of_folder(path))
+        return ExaminedLoader(target, of_folder(path))
     if path.suffix == ".py":
         if not path.is_file():
             raise ValueError(f"TARGET must be a script that is there, module:factory, or a folder; got {target!r}")
         first, *others = run_script(path, arguments, steps, seconds, advance)
-        return Target(target, first.loader, first.measured, len(others))
+        return ExaminedLoader(target, first.loader, first.measured, len(others))
     if ":" in target:
         return of_factory(target, steps, seconds, advance)
     raise ValueError(f"TARGET must be a script (train.py), module:factory, or a folder of images; got {target!r}")
@@ -84,7 +84,7 @@ def of_folder(path: Path) -> DataLoader[Any]:
     return DataLoader(dataset, min(BATCH, len(dataset)), shuffle=True, num_workers=cores(), drop_last=True)
 
 
-def of_factory(target: str, steps: int, seconds: float, advance: Callable[[], None]) -> Target:
+def of_factory(target: str, steps: int, seconds: float, advance: Callable[[], None]) -> ExaminedLoader:
     """What ``module:factory`` returns: a loader, or a loader and a function that trains on a batch."""
     module, _, name = target.partition(":")
     sys.path.insert(0, str(Path.cwd()))
@@ -96,8 +96,8 @@ def of_factory(target: str, steps: int, seconds: float, advance: Callable[[], No
         sys.path.pop(0)
     loader, train = made if isinstance(made, tuple) else (made, None)
     if train is None:
-        return Target(target, loader)
-    return Target(target, loader, trained(loader, train, steps, seconds, advance))
+        return ExaminedLoader(target, loader)
+    return ExaminedLoader(target, loader, trained(loader, train, steps, seconds, advance))
 
 
 def trained(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fastload.report.setup import Setup
-from fastload.stats.stats import Stats, Window
+from fastload.stats.stats import Period, Stats
 
 __all__ = ["Case"]
 
@@ -22,7 +22,7 @@ class Case:
     setup: Setup
 
     @property
-    def window(self) -> Window:
+    def window(self) -> Period:
         return self.stats.recent
 
     @property

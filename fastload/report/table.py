@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fastload.report.verdict import Bound
-from fastload.stats.stats import Timing, Window
+from fastload.stats.stats import Period, Timing
 
 if TYPE_CHECKING:
     from fastload.report.report import Report
@@ -66,7 +66,7 @@ def table_of(report: Report) -> Table:
     return table
 
 
-def stages(report: Report, window: Window) -> list[Row]:
+def stages(report: Report, window: Period) -> list[Row]:
     host = [("host", text, window.host[name]) for name, text in ON_HOST.items() if name in window.host]
     if not report.setup.has_device:
         return host
@@ -86,5 +86,5 @@ def below(report: Report) -> str:
     return "; ".join(said)
 
 
-def figures(timing: Timing, window: Window) -> tuple[str, str, str]:
+def figures(timing: Timing, window: Period) -> tuple[str, str, str]:
     return f"{timing.mean * 1e3:.2f}", f"{timing.p99 * 1e3:.2f}", f"{timing.mean / window.step.mean:.0%}"

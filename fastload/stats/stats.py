@@ -11,7 +11,7 @@ import numpy as np
 from fastload.stats.batch_times import BatchTimes
 from fastload.stats.workers import WorkerUsage
 
-__all__ = ["Stats", "Timing", "Window"]
+__all__ = ["Period", "Stats", "Timing"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Window:
+class Period:
     """What was measured of some batches in a row; times are in seconds a batch.
 
     ``step``: from one batch's arrival to the next's, on the device's clock. ``stall``: for how long the device waited
@@ -88,8 +88,8 @@ class Stats:
     batches. ``asdict`` and :meth:`json` give all of it as plain numbers.
     """
 
-    recent: Window = field(default_factory=Window)
-    total: Window = field(default_factory=Window)
+    recent: Period = field(default_factory=Period)
+    total: Period = field(default_factory=Period)
     startup: Sequence[float] = ()
     files: Mapping[str, int] = field(default_factory=dict)
     workers: WorkerUsage | None = None
@@ -113,15 +113,15 @@ class Stats:
         return json.dumps(asdict(self), indent=2)
 
 
-def window_of(batches: Sequence[BatchTimes]) -> Window:
+def window_of(batches: Sequence[BatchTimes]) -> Period:
     """The figures of some batches, each with its step."""
     steady = [batch for batch in batches if batch.step is not None]
     if not steady:
-        return Window()
+        return Period()
     names = dict.fromkeys(name for batch in steady for name in batch.host)
     on_device = dict.fromkeys(name for batch in steady for name in batch.device if name != "stall")
     count = len(steady)
-    return Window(
+    return Period(
         batches=count,
         samples=sum(batch.samples for batch in steady),
         bytes=sum(batch.bytes for batch in steady),

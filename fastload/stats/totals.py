@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from fastload.stats.batch_times import DEVICE_STAGES, HOST_STAGES, BatchTimes, Span
-from fastload.stats.stats import Timing, Window
+from fastload.stats.stats import Period, Timing
 
 __all__ = ["Totals"]
 
@@ -40,7 +40,7 @@ class Totals:
         self._sums += row
         np.maximum(self._most, row, out=self._most)
 
-    def over(self, kept: Window) -> Window:
+    def over(self, kept: Period) -> Period:
         """The window of the batches that are ``kept``, with sums, means and maxima of all."""
         if not self._sum("batches"):
             return kept

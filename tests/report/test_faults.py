@@ -10,7 +10,7 @@ from fastload.report.diagnosis import diagnose
 from fastload.report.report import Report
 from fastload.report.setup import Setup
 from fastload.report.verdict import Bound, Cause
-from fastload.stats.stats import Stats, Timing, Window
+from fastload.stats.stats import Period, Stats, Timing
 from fastload.stats.workers import WorkerUsage
 from tests.report.faults import BATCH, compute, consume, loader_of, wait
 
@@ -124,7 +124,7 @@ def test_few_batches_are_not_judged():
 def on_gpu(step=0.04, stall=0.0, lead=0.08, host=(), device=(), **setup):
     """The verdict on figures as a GPU gives them, in seconds a batch."""
     times = {"load": 0.001, "slot": 0.03, "prepare": 0.002, "next": 0.0001} | dict(host)
-    window = Window(
+    window = Period(
         batches=100,
         samples=25_600,
         bytes=100 * 154_000_000,
@@ -201,7 +201,7 @@ def test_the_slowest_of_uneven_ranks_is_named():
     def rank(number, stall):
         step = Timing(0.04, 0.04, 0.04, 0.04)
         times = {"load": Timing(0.04, 0.04, 0.04, 0.04)}
-        window = Window(100, 800, seconds=4, step=step, stall=Timing(stall), host=times, cpu={"load": 0.03})
+        window = Period(100, 800, seconds=4, step=step, stall=Timing(stall), host=times, cpu={"load": 0.03})
         return Stats(recent=window, total=window, rank=number)
 
     setup = Setup(cores=2, workers=0, depth=2)
