@@ -128,15 +128,15 @@ def test_a_stall_is_measured_on_the_devices_clock():
     """The consumer's stream waits as long as the side stream works beyond what it does itself."""
     work = torch.zeros(64, 3, 64, 64, dtype=torch.uint8).pin_memory()
     loader = fl.PrefetchLoader([work] * 12, transform=lambda images: (torch.cuda._sleep(40_000_000), images)[1])
+    for _ in loader:
+        pass
+    # Now, since cycles are longer before the device has got up to its speed.
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
     torch.cuda._sleep(40_000_000)
     end.record()
     torch.cuda.synchronize()
     asleep = start.elapsed_time(end) / 1e3
-    for _ in loader:
-        pass
-    torch.cuda.synchronize()
     recent = loader.stats.recent
     assert recent.device["transform"].p50 == pytest.approx(asleep, rel=0.2)
     assert recent.stalled > 0.9

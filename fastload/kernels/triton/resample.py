@@ -46,13 +46,13 @@ def resample(
         **pdl_options(images.device),
     }
     if images.dtype is torch.uint8 and table.layout(0) == "planar" and not clip:
-        kernel, tile = resample_planar.resample_kernel, resample_planar.TILE
+        kernel = resample_planar.resample_kernel
         constants |= resample_planar.constants(table, images.device, interpolation, constants)
     else:
-        kernel, tile = resample_generic.resample_kernel, resample_generic.TILE
-        constants |= resample_generic.constants(table, images) | {"CLIP": clip}
+        kernel = resample_generic.resample_kernel
+        constants |= resample_generic.constants(table, images, clip=clip)
     height, width = table.largest_output
-    rows, columns = triton.cdiv(height, tile[0]), triton.cdiv(width, tile[1])
+    rows, columns = triton.cdiv(height, constants["TH"]), triton.cdiv(width, constants["TW"])
     arguments, (on_device,) = epilogue_arguments(epilogue, len(images), images.device, torch.from_numpy(table.rows))
     for first in range(0, len(images) if rows * columns else 0, MAX_GRID_Z):
         grid = (columns, rows, min(MAX_GRID_Z, len(images) - first))

@@ -13,7 +13,8 @@ Floating-point sources are multiplied in tf32x3.
 Interleaved channels stay interleaved: the first product combines rows, whatever their elements are. The second has one
 weight matrix for each channel, with zeros at the elements of other channels.
 
-With ``CLIP`` the tile is ``Wy @ clip(source @ Wx)``, clipped again: the product that combines columns comes first.
+With ``CLIP`` the tile is ``Wy @ clip(source @ Wx)``, clipped again: the product that combines columns comes first. All
+of it is computed transposed, so that weights stand left and the source right in the first product here too.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ from fastload.kernels.triton.table import (
 )
 from fastload.structure.ragged import Ragged
 
-__all__ = ["TILE", "constants", "resample_kernel"]
+__all__ = ["constants", "resample_kernel"]
 
 # Rows and columns of a tile of the output and of a block of the source: powers of two, 16 or more for ``tl.dot``.
-TILE = (64, 32)
-BLOCK = (64, 64)
+TILE, BLOCK = (64, 32), (64, 64)
+CLIPPED_TILE, CLIPPED_BLOCK = (32, 64), (32, 64)  # with larger ones, registers spill
 LAUNCH = {"num_warps": 4, "num_stages": 1}
 
 VECTOR_BYTES = 16  # bytes of the widest load of a thread
@@ -176,7 +177,7 @@ def _load_blocks(source, line, element, extent_y, planes: tl.constexpr):
 
 @triton.jit
 def _column_weights(element, block_x, horizontal, FILTER: tl.constexpr, pack: tl.constexpr, DOT: tl.constexpr):
-    """A block's horizontal weights, transposed: one matrix, or one for each of the interleaved channels."""
+    """A block's horizontal weights: one matrix, or one for each of the interleaved channels."""
     extent_x, band_x = horizontal
     left, _, _, from_x, to_x = extent_x
     centre, inverse = band_x[0], band_x[1]
@@ -184,7 +185,7 @@ def _column_weights(element, block_x, horizontal, FILTER: tl.constexpr, pack: tl
     weights = _band_matrix(tap, block_x // pack - left, centre, inverse, from_x, to_x, FILTER).to(DOT)
     matrices = ()
     for c in tl.static_range(pack):
-        matrices += (tl.trans(tl.where((element % pack == c)[None, :], weights, 0.0)),)  # type: ignore[assignment]
+        matrices += (tl.where((element % pack == c)[None, :], weights, 0.0),)  # type: ignore[assignment]
     return matrices
 
 
@@ -231,7 +232,8 @@ def _resampled_tile(
                     filtered = _dot(
                         row_weights, _operand(blocks[c], inside, DOT, NVIDIA), tl.zeros((TH, BW), tl.float32)
                     ).to(DOT)
-                next_out += (_dot(filtered, column_weights[c if pack > 1 else 0], out[c]),)  # type: ignore[assignment]
+                weights = tl.trans(column_weights[c if pack > 1 else 0])
+                next_out += (_dot(filtered, weights, out[c]),)  # type: ignore[assignment]
             out = next_out
 
     normalizer_y, covered_y = _normalizers(extent_y, band_y, FILTER, DOT)
@@ -265,7 +267,7 @@ def _clipped_tile(
     BH: tl.constexpr,
     BW: tl.constexpr,
 ):
-    """The same, with values clipped after each axis: the rows of a block are complete before columns are combined."""
+    """The same, with values clipped after each axis: all columns of a block's rows are combined before its rows are."""
     pack: tl.constexpr = C if LAYOUT == "packed" else 1
     planes: tl.constexpr = 1 if LAYOUT == "packed" else C
     middle: tl.constexpr = 128.0 / 255 if SOURCE.is_uint8() else 0.5
@@ -281,12 +283,12 @@ def _clipped_tile(
 
     out = ()
     for _ in tl.static_range(C):
-        out += (tl.zeros((TH, TW), tl.float32),)  # type: ignore[assignment]
+        out += (tl.zeros((TW, TH), tl.float32),)  # type: ignore[assignment]
     for block_y in range(low_y, high_y, BH):
         line = block_y + tl.arange(0, BH)
         rows = ()
         for _ in tl.static_range(C):
-            rows += (tl.zeros((BH, TW), tl.float32),)  # type: ignore[assignment]
+            rows += (tl.zeros((TW, BH), tl.float32),)  # type: ignore[assignment]
         for block_x in range(first, end, BW):
             element = block_x + tl.arange(0, BW)
             column_weights = _column_weights(element, block_x, horizontal, FILTER, pack, DOT)
@@ -295,20 +297,20 @@ def _clipped_tile(
             next_rows = ()
             for c in tl.static_range(C):
                 if c < planes:
-                    block = _operand(blocks[c], inside, DOT, NVIDIA)
-                next_rows += (_dot(block, column_weights[c if pack > 1 else 0], rows[c]),)  # type: ignore[assignment]
+                    block = tl.trans(_operand(blocks[c], inside, DOT, NVIDIA))
+                next_rows += (_dot(column_weights[c if pack > 1 else 0], block, rows[c]),)  # type: ignore[assignment]
             rows = next_rows
-        row_weights = _band_matrix(line, block_y, band_y[0], band_y[1], from_y, to_y, FILTER).to(DOT)
+        row_weights = tl.trans(_band_matrix(line, block_y, band_y[0], band_y[1], from_y, to_y, FILTER).to(DOT))
         next_out = ()
         for c in tl.static_range(C):
-            clipped = _clip(rows[c] * (normalizer_x * unit)[None, :] + base_x[None, :]) - middle
-            next_out += (_dot(row_weights, clipped.to(DOT), out[c]),)  # type: ignore[assignment]
+            clipped = _clip(rows[c] * (normalizer_x * unit)[:, None] + base_x[:, None]) - middle
+            next_out += (_dot(clipped.to(DOT), row_weights, out[c]),)  # type: ignore[assignment]
         out = next_out
 
     values = ()
     for c in tl.static_range(C):
-        base_y = (fill + (middle - fill) * covered_y)[:, None]
-        values += (_clip(out[c] * normalizer_y[:, None] + base_y),)  # type: ignore[assignment]
+        base_y = (fill + (middle - fill) * covered_y)[None, :]
+        values += (tl.trans(_clip(out[c] * normalizer_y[None, :] + base_y)),)  # type: ignore[assignment]
     return values
 
 
@@ -360,16 +362,18 @@ def _dot(a, b, total):
     return tl.dot(a, b, total, input_precision="tf32" if a.dtype == tl.float16 else "tf32x3")
 
 
-def constants(table: ImageTable, images: Ragged) -> dict[str, Any]:
+def constants(table: ImageTable, images: Ragged, *, clip: bool) -> dict[str, Any]:
     """The kernel's own specialisation constants and launch options."""
     layout = table.layout(0)
+    sides = CLIPPED_TILE + CLIPPED_BLOCK if clip else TILE + BLOCK
     return {
         "SOURCE": TYPES[images.dtype],
         "DOT": tl.float16 if images.dtype is torch.uint8 else tl.float32,
         "NVIDIA": is_nvidia(images.device),
         "LAYOUT": layout,
         "ALIGNED": 1 if layout == "strided" else _row_alignment(table, layout, images.dtype.itemsize),
-        **dict(zip(("TH", "TW", "BH", "BW"), TILE + BLOCK, strict=True)),
+        "CLIP": clip,
+        **dict(zip(("TH", "TW", "BH", "BW"), sides, strict=True)),
         **LAUNCH,
     }
 

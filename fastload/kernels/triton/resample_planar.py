@@ -40,7 +40,7 @@ from fastload.kernels.triton.rows import (
 from fastload.kernels.triton.store import store
 from fastload.kernels.triton.table import ADDRESS, CHANNEL, COLUMNS, HEIGHT, OUTPUT, ROW, WIDTH, ImageTable, entry
 
-__all__ = ["TILE", "constants", "resample_kernel"]
+__all__ = ["constants", "resample_kernel"]
 
 TILE = (16, 32)  # rows and columns of a tile of the output
 LAUNCH = {"num_warps": 1, "num_stages": 1}  # a single warp never waits for another
