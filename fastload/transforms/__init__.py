@@ -5,6 +5,8 @@
 Compose([RandomHorizontalFlip(p=0.5), Normalize([0.5, 0.5, 0.5], [0.25, 0.25, 0.25])])
 """
 
+from typing import TYPE_CHECKING, Any
+
 from fastload.transforms.auto_augment import RandAugment, ThreeAugment, TrivialAugmentWide
 from fastload.transforms.blur import GaussianBlur
 from fastload.transforms.colour import (
@@ -24,6 +26,7 @@ from fastload.transforms.erase import RandomErasing
 from fastload.transforms.flip import RandomHorizontalFlip, RandomVerticalFlip
 from fastload.transforms.foreign import Photometric
 from fastload.transforms.key import Key
+from fastload.transforms.lacking import lacking
 from fastload.transforms.mix import CutMix, MixUp, MixUpCutMix
 from fastload.transforms.multi_view import MultiView
 from fastload.transforms.normalize import Normalize
@@ -70,3 +73,8 @@ __all__ = [
     "Transform",
     "TrivialAugmentWide",
 ]
+
+if not TYPE_CHECKING:  # a type checker knows by itself what is not here
+
+    def __getattr__(name: str) -> Any:
+        raise lacking(name)
