@@ -6,9 +6,7 @@ __all__ = ["SUBSTITUTES", "lacking"]
 
 _WORKERS = "leave it in the data set's transform, which runs in the workers; fl.offload moves what comes after it"
 _GEOMETRY = f"{_WORKERS}; or put v2.{{name}}(...) into T.Compose, if there are no boxes or masks: one draw a batch"
-_PHOTOMETRIC = (
-    "put T.Photometric(v2.{name}(...)) into T.Compose: one draw a batch; or leave it in the data set"
-)
+_PHOTOMETRIC = "put T.Photometric(v2.{name}(...)) into T.Compose: one draw a batch; or leave it in the data set"
 _DECODED = "leave it out: images may be files, or bytes that PILToTensor or ToImage made in the data set"
 _DTYPE = "leave it out: T.Normalize takes uint8 images, scales them to 0 to 1, and has dtype="
 _BOXES = "leave it out: boxes follow their images, are clamped to them, and are removed where nothing of them is left"
