@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from fastload.data import sample_data
 from tests.examples.programs import EXAMPLES, Program, printed, printed_by_ranks
 
 pytestmark = pytest.mark.long
@@ -42,6 +43,15 @@ def test_two_ranks_evaluate_each_image_once(tmp_path):
     pytest.importorskip("faster_coco_eval")
     lines = printed_by_ranks(2, tmp_path, "detection.py", "--tiny", "--held-out", "3")
     assert sum(line.startswith("epoch 0: images 3, bbox AP ") for line in lines) == 1
+
+
+def test_a_folder_of_images_and_one_line(tmp_path):
+    sample_data(tmp_path / "photographs", 40)
+    options = ("--size", "32", "--epochs", "2", "--batch-size", "8", "--workers", "1")
+    lines = printed(tmp_path, "folder.py", "photographs/train", *options)
+    assert "RandomResizedCrop     device" in "\n".join(lines)
+    assert [line.split(":")[0] for line in lines if line.startswith("epoch")] == ["epoch 1", "epoch 2"]
+    assert any("-bound: the " in line for line in lines)
 
 
 def assert_refused(home, name, *options, words):
