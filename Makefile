@@ -5,13 +5,14 @@
 # make test-integrations   run a contract of twelve checks inside each framework and over each source, with the real libraries
 # make soak       use fastload in random ways for SECONDS=60 on the simulated device, and as long on the GPU if there is one,
 #                 without the cycle collector; decode mutated files; then run the tests with all examples
+# make docs       build the site into build/site; a link that leads nowhere is an error
 # make lint       run the linter, the formatter's check and the type checker; check which package imports which
 
 PYTHON ?= python3
 SECONDS ?= 60
 PROCESSES ?= 2
 
-.PHONY: demo test test-long test-integrations test-gpu soak lint clean
+.PHONY: demo test test-long test-integrations test-gpu soak docs lint clean
 
 demo: .venv/demo
 	.venv/bin/fastload demo
@@ -33,6 +34,10 @@ soak:
 	$(PYTHON) -m tests.soak --seconds $(SECONDS) --no-gc
 	$(PYTHON) -m tests.fuzz_files 2>/dev/null  # decoders write there what they think of each file
 	FASTLOAD_EXAMPLES=full $(PYTHON) -m pytest -n $(PROCESSES) --dist loadgroup
+
+docs: .venv/docs
+	.venv/bin/python docs/site.py
+	.venv/bin/zensical build --clean --strict --config-file .mkdocs.yml
 
 lint: .venv/dev
 	.venv/bin/ruff check .

@@ -72,9 +72,10 @@ class PrefetchLoader(MeasuredLoader):
             a ``DataLoader`` with workers, also inside another loader (as ``loader``, ``dataloader``, or ``WebLoader``'s
             pipeline). ``yields_fresh_batches = True`` says of any loader that it writes to no batch that it has
             yielded, so this can be done; False that it does.
-        mean, std: one number a channel, as fractions of the full scale (ImageNet's mean is 0.485, …); numbers above 1
-            are read as being in 0 to 255. Images come out as ``(images / 255 - mean) / std``; uint8 in, (N, C, H, W)
-            or (N, H, W, C), floating-point images being taken as scaled to 0 to 1 already.
+        mean: one number a channel, as fractions of the full scale (ImageNet's is 0.485, …); numbers above 1 are read as
+            being in 0 to 255. Images come out as ``(images / 255 - mean) / std``; uint8 in, (N, C, H, W) or
+            (N, H, W, C), floating-point images being taken as scaled to 0 to 1 already.
+        std: as ``mean``, and in its unit.
         device: where batches go; the current accelerator if there is one, else the CPU.
         transform: applied to the images on the device, before normalisation: a transform of ``fastload.transforms`` or
             any callable that takes and returns a batch of images.

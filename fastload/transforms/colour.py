@@ -44,8 +44,10 @@ class ColorJitter(Transform):
     Amounts and order are drawn for each image. None and 0 leave a property as it is.
 
     Args:
-        brightness, contrast, saturation: least and greatest factor, or x for ``max(0, 1 - x)`` to ``1 + x``; uniform.
-            Factor 0 gives black, uniform grey, or no colour; factor 1 the original.
+        brightness: least and greatest factor, or x for ``max(0, 1 - x)`` to ``1 + x``; uniform. Factor 0 gives black,
+            factor 1 the original.
+        contrast: the same; factor 0 gives uniform grey.
+        saturation: the same; factor 0 gives no colour.
         hue: least and greatest shift in turns of the colour wheel, from -0.5 to 0.5, or x for -x to x; uniform.
         p: probability that an image is changed.
 

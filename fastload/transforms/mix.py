@@ -203,9 +203,12 @@ class MixUpCutMix(Mixing):
     MixUpCutMix(mixup_alpha=0.8, cutmix_alpha=1.0, switch_prob=0.5, num_classes=1000, label_smoothing=0.0)
 
     Args:
-        mixup_alpha, cutmix_alpha: ``alpha`` of ``MixUp`` and of ``CutMix``.
+        mixup_alpha: ``alpha`` of ``MixUp``.
+        cutmix_alpha: ``alpha`` of ``CutMix``.
         switch_prob: probability of ``CutMix``.
-        num_classes, label_smoothing, labels_getter: as in ``MixUp``.
+        num_classes: as in ``MixUp``.
+        label_smoothing: as in ``MixUp``.
+        labels_getter: as in ``MixUp``.
 
     Raises:
         ValueError: ``switch_prob`` is not in [0, 1]; or as ``MixUp``.

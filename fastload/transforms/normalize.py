@@ -28,8 +28,9 @@ class Normalize(Transform):
     Floating-point images must be scaled to 0 to 1, and are not divided by 255. The result is (N, C, H, W).
 
     Args:
-        mean, std: one number for each channel, or one for all, as fractions of the full scale. If any is above 1, all
-            are in units of 0 to 255, and floating-point images must be, too.
+        mean: one number for each channel, or one for all, as a fraction of the full scale. If any is above 1, all are
+            in units of 0 to 255, and floating-point images must be, too.
+        std: as ``mean``, and in its unit.
         dtype: of the result: float32, bfloat16 or float16. Values are computed in float32 and rounded once.
         memory_format: of the result: ``torch.contiguous_format`` or ``torch.channels_last``.
         inplace: False, for calls written for torchvision.
