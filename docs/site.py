@@ -9,6 +9,8 @@ import re
 import shutil
 from pathlib import Path
 
+from gallery import gallery
+
 ROOT = Path(__file__).parents[1]
 DOCS, PAGES = ROOT / "docs", ROOT / "build" / "pages"
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(#[\w-]+)?\)")
@@ -21,6 +23,7 @@ def main() -> None:
     for page in PAGES.rglob("*.md"):
         page.write_text(within_site(page.read_text(), DOCS / page.relative_to(PAGES)))
     home = within_site((ROOT / "README.md").read_text(), ROOT / "README.md")
+    (PAGES / "gallery.md").write_text(gallery(PAGES))
     (PAGES / "index.md").write_text(PICTURE.sub(r'"\1"', home))
 
 
