@@ -5,7 +5,7 @@ import platform
 
 import torch
 
-__all__ = ["FEW_QUEUES", "MEASURES", "cores"]
+__all__ = ["FEW_QUEUES", "MEASURES", "cores", "fastest_float", "float_on"]
 
 # Whether loaders measure their batches. The benchmark of what measuring costs turns it off.
 MEASURES = os.environ.get("FASTLOAD_CLOCK") != "off"
@@ -30,3 +30,29 @@ def cores() -> int:
     True
     """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def fastest_float(device: torch.device) -> torch.dtype:
+    """The dtype that models compute in fastest: bfloat16 if native, float16 on other accelerators, float32 on the CPU.
+
+    >>> fastest_float(torch.device("cpu"))
+    torch.float32
+    """
+    if device.type == "cpu":
+        return torch.float32
+    bf16_supported = getattr(torch.get_device_module(device), "is_bf16_supported", None)
+    # Without the argument, emulated bf16, which is slower than fp32, counts as supported.
+    return torch.bfloat16 if bf16_supported and bf16_supported(including_emulation=False) else torch.float16
+
+
+def float_on(device: torch.device, dtype: torch.dtype | str | None) -> torch.dtype | None:
+    """``dtype``, of which ``"auto"`` is the one that models compute in fastest on the device.
+
+    Raises:
+        ValueError: ``dtype`` is another string.
+    """
+    if not isinstance(dtype, str):
+        return dtype
+    if dtype != "auto":
+        raise ValueError(f"dtype must be torch.float32, torch.bfloat16, torch.float16 or 'auto'; got {dtype!r}")
+    return fastest_float(device)

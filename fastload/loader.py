@@ -7,12 +7,14 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any, Generic, TypeGuard
 
 import torch
+from typing_extensions import Self, TypeVar
 
 from fastload.arguments import integer, resolved_device
 from fastload.data.vision_collate import keep_vision_types
+from fastload.environment import float_on
 from fastload.prefetch.decode_ahead import DecodeStage
 from fastload.prefetch.garbage import garbage_kept_from_workers
 from fastload.prefetch.iterator import BatchSource, PrefetchIterator
@@ -38,6 +40,8 @@ from fastload.transforms.draws import draws
 __all__ = ["PrefetchLoader"]
 
 
+Batch = TypeVar("Batch", default=Any)
+
 MOST_SEED, EPOCHS = 2**63 - 1, 2**32
 
 # The attributes of a DataLoader that can be set. Set on a PrefetchLoader, they are set on the loader inside.
@@ -50,7 +54,7 @@ LOADERS_OWN = frozenset(
 )  # fmt: skip
 
 
-class PrefetchLoader(MeasuredLoader):
+class PrefetchLoader(MeasuredLoader, Generic[Batch]):
     """Wrap a loader so that its batches are copied and transformed while the consumer computes.
 
     >>> from torch.utils.data import DataLoader, TensorDataset
@@ -60,6 +64,8 @@ class PrefetchLoader(MeasuredLoader):
     ...     print(images.dtype, labels)
     torch.float32 tensor([0, 1, 2, 3])
     torch.float32 tensor([4, 5, 6, 7])
+
+    For a type checker, ``PrefetchLoader[tuple[Tensor, Tensor]](loader)`` yields such batches; without it, ``Any``.
 
     A background thread pulls batches from ``loader``, copies them to ``device`` on a side stream and applies
     ``transform`` to their images there. The consumer gets the same batches in the same order; nested structures keep
@@ -79,7 +85,8 @@ class PrefetchLoader(MeasuredLoader):
         device: where batches go; the current accelerator if there is one, else the CPU.
         transform: applied to the images on the device, before normalisation: a transform of ``fastload.transforms`` or
             any callable that takes and returns a batch of images.
-        dtype: of the normalised images; float32 by default. Needs ``mean`` and ``std``.
+        dtype: of the normalised images; float32 by default. ``"auto"`` is what ``TrainStep(precision="auto")`` computes
+            in there: bfloat16, float16, or float32 on the CPU. Needs ``mean`` and ``std``.
         memory_format: of the normalised images, such as ``torch.channels_last``. Needs ``mean`` and ``std``.
         depth: how many batches may wait for the consumer, at least 1. At most ``depth + 2`` are on the device,
             and the images of one more where files are decoded there.
@@ -113,7 +120,7 @@ class PrefetchLoader(MeasuredLoader):
         *,
         device: torch.device | str | int | None = None,
         transform: Callable[..., Any] | None = None,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | str | None = None,
         memory_format: torch.memory_format | None = None,
         depth: int = 2,
         static: bool | str | Static = False,
@@ -129,7 +136,7 @@ class PrefetchLoader(MeasuredLoader):
         keep_vision_types(loader)
         self.loader = loader
         self._device = resolved_device(device)
-        self.transform = _plan(transform, mean, std, dtype, memory_format)
+        self.transform = _plan(transform, mean, std, float_on(self._device, dtype), memory_format)
         self._depth = depth
         self._static = Static.of(static)
         self.seed = seed
@@ -227,7 +234,7 @@ class PrefetchLoader(MeasuredLoader):
         """How batches come at fixed addresses; None if they do not."""
         return self._static
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Batch]:
         self._leave_passes_of_parent()
         if isinstance(self.loader, Iterator) and (live := self._live_pass()):
             return live  # iter() of an iterator is the iterator
@@ -358,7 +365,7 @@ class PrefetchLoader(MeasuredLoader):
         else:
             super().__setattr__(name, value)
 
-    def __enter__(self) -> PrefetchLoader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -32,9 +32,21 @@ def test_fitting_values_pass_in_silence():
         list(fl.PrefetchLoader([torch.zeros(2, 3, 4, 4, dtype=torch.uint8)], [123.7] * 3, [58.4] * 3, device="cpu"))
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_dtype_auto_is_what_a_training_step_computes_in_there(device):
+    model = torch.nn.Linear(4, 2).to(device)
+    step = fl.TrainStep(model, torch.optim.SGD(model.parameters(), 0.1), torch.nn.CrossEntropyLoss())
+    names = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    uint8 = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
+    (images,) = fl.PrefetchLoader([uint8], MEAN, STD, dtype="auto", device=device)
+    assert images.dtype is names[step.precision]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"dtype": "float16"}, "dtype must be torch.float32, torch.bfloat16, torch.float16 or 'auto'; got 'float16'"),
+        ({"mean": MEAN, "std": STD, "transform": T.Normalize(MEAN, STD)}, "images would be normalised twice"),
         ({"loader": 7}, "loader must be an iterable of batches.*got int"),
         ({"depth": 0}, "depth must be an int of at least 1.*got 0"),
         ({"depth": 1.5}, "depth must be an int; got 1.5"),
@@ -115,3 +127,10 @@ def test_a_loader_shows_its_settings():
     assert repr(loader) == (
         "PrefetchLoader(DataLoader, transform=RandomHorizontalFlip(p=0.3), device='cpu', depth=2, seed=4, epoch=0)"
     )
+
+
+def test_a_loader_of_batches_of_a_type_is_a_loader():
+    loader = fl.PrefetchLoader[tuple[torch.Tensor, int]]([(torch.zeros(2, 3, 4, 4), 1)], device="cpu")
+    assert isinstance(loader, fl.PrefetchLoader)
+    ((_, label),) = loader
+    assert label == 1

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from fastload.arguments import resolved_device
+from fastload.environment import float_on
 from fastload.loader import PrefetchLoader
 from fastload.offload.collation import OffloadCollate, handed
 from fastload.offload.dataset import FileDataset, transform_of
@@ -39,7 +41,7 @@ def offload(
     std: Sequence[float] | None = None,
     *,
     transform: Callable[..., Any] | None = None,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     memory_format: torch.memory_format | None = None,
     on_error: str = "raise",
     verbose: bool = True,
@@ -66,7 +68,8 @@ def offload(
         mean: as of :class:`PrefetchLoader`, if the transform does not normalise.
         std: the same.
         transform: for the device, after what is moved there: ``T.MixUp``, for example.
-        dtype: of the normalised images; by default what the transform makes of them.
+        dtype: of the normalised images; by default what the transform makes of them. ``"auto"`` as of
+            :class:`PrefetchLoader`.
         memory_format: of the normalised images, such as ``torch.channels_last``.
         on_error: what ``T.DecodeJpeg`` does about files that cannot be decoded.
         verbose: print what moved and what did not.
@@ -84,18 +87,19 @@ def offload(
     except CannotOffloadError as error:
         raise CannotOffloadError(f"fl.offload does not know how to do this: {error}.\n{INSTEAD}") from error
     moved = Compose([step for step in (plan.split.device, *after) if step is not None])
-    if mean is None:
-        moved, dtype, memory_format = _normalized(moved, dtype, memory_format), None, None
-    steps = [DecodeJpeg(on_error) if plan.files else None, moved, transform]
-    dataset = FileDataset(plan.dataset) if plan.files else plan.dataset
     if theirs is not None:
         settings = {"device": theirs.device} | settings
+    floats = float_on(resolved_device(settings.get("device")), dtype)
+    if mean is None:
+        moved, floats, memory_format = _normalized(moved, floats, memory_format), None, None
+    steps = [DecodeJpeg(on_error) if plan.files else None, moved, transform]
+    dataset = FileDataset(plan.dataset) if plan.files else plan.dataset
     wrapped = (PrefetchLoader if theirs is None else TimmLoader)(
         with_dataset(plan.loader, dataset, plan.collate),
         mean,
         std,
         transform=Compose([step for step in steps if step is not None]),
-        dtype=dtype,
+        dtype=floats,
         memory_format=memory_format,
         images=plan.images if all(plan.images) else None,  # a batch may be its images and nothing else
         **settings,

@@ -8,11 +8,14 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from fastload.environment import fastest_float
+
 __all__ = ["PRECISIONS", "autocast", "carry_autocast_to_replicas", "grad_scaler", "resolve_precision"]
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 
 _AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 def resolve_precision(precision: str, device: torch.device) -> str:
@@ -27,7 +30,7 @@ def resolve_precision(precision: str, device: torch.device) -> str:
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(map(repr, PRECISIONS))}; got {precision!r}")
     if precision == "auto":
-        return _fastest(device)
+        return _NAMES[fastest_float(device)]
     if precision == "fp16" and device.type == "cpu":
         warnings.warn(
             "precision='fp16' needs an accelerator, but the model is on the CPU: computing in fp32 instead. "
@@ -81,11 +84,3 @@ class _ReplicaAutocast:
         if module is not self._original:  # a replica; nothing to restore, as its thread ends after it
             torch.set_autocast_enabled(self._device_type, self._enabled)
             torch.set_autocast_dtype(self._device_type, self._dtype)
-
-
-def _fastest(device: torch.device) -> str:
-    if device.type == "cpu":
-        return "fp32"
-    bf16_supported = getattr(torch.get_device_module(device), "is_bf16_supported", None)
-    # Without the argument, emulated bf16, which is slower than fp32, counts as supported.
-    return "bf16" if bf16_supported and bf16_supported(including_emulation=False) else "fp16"

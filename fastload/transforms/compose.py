@@ -46,6 +46,7 @@ class Compose(Transform):
 
     Raises:
         TypeError: an element of ``transforms`` is not callable, or ``per_box`` is one name and not several.
+        ValueError: two of the transforms are ``Normalize``.
     """
 
     def __init__(self, transforms: Sequence[Step], *, per_box: Sequence[Hashable] | None = None) -> None:
@@ -53,6 +54,7 @@ class Compose(Transform):
             raise TypeError(f"per_box must be a sequence of names; got {per_box!r}: write [{per_box!r}]")
         self.transforms = list(_flattened(transforms))
         _check_views(self.transforms)
+        _check_normalized_once(self.transforms)
         inner = (each.per_box for each in transforms if isinstance(each, Compose))
         self._has_said = False
         self.per_box: Sequence[Hashable] | None = next(
@@ -160,6 +162,12 @@ def _check_views(transforms: Sequence[Step]) -> None:
     wrong = next((each for each in after if getattr(each, "is_before_views", False)), None)
     if wrong is not None:
         raise TypeError(f"{type(wrong).__name__} must come before MultiView; got {transforms!r}")
+
+
+def _check_normalized_once(transforms: Sequence[Step]) -> None:
+    normalizations = [each for each in transforms if isinstance(each, Normalize)]
+    if len(normalizations) > 1:
+        raise ValueError(f"images would be normalised twice: leave out one; got {normalizations}")
 
 
 def _normalize(transforms: Sequence[Step]) -> Normalize | None:

@@ -329,6 +329,12 @@ def test_arrays_are_taken_where_the_transform_begins_with_their_conversion(pairs
         assert_near(ours, theirs)
 
 
+def test_dtype_auto_is_that_of_the_device(photographs):
+    loader = DataLoader(ImageFolder(photographs, evaluation()), 4)
+    images, _ = next(iter(fl.offload(loader, dtype="auto", device="cpu")))
+    assert images.dtype is torch.float32
+
+
 class Stream(torch.utils.data.IterableDataset):
     transform = evaluation()
 

@@ -61,6 +61,11 @@ def test_dtype_and_memory_format_are_as_asked(dtype, memory_format):
     assert out.is_contiguous(memory_format=memory_format)
 
 
+def test_normalising_twice_is_refused():
+    with pytest.raises(ValueError, match="images would be normalised twice: leave out one; got"):
+        T.Compose([T.Normalize(MEAN, STD), T.RandomHorizontalFlip(), T.Compose([T.Normalize(MEAN, STD)])])
+
+
 def test_a_single_image_and_a_video_are_images_too():
     normalize = T.Normalize(MEAN, STD)
     assert torch.equal(normalize(IMAGES[0]), normalize(IMAGES)[0])
