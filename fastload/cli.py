@@ -80,7 +80,7 @@ def demo(
     batch_size: Annotated[int | None, typer.Option(min=2, help="Default: 32 on a CPU, else 128.")] = None,
     workers: Annotated[int | None, typer.Option(min=0, help="Worker processes; default: cores less one.")] = None,
 ) -> None:
-    """Train a model on photographs twice, by the plain loop and through fastload, and compare."""
+    """Train a model on photographs by the plain loop, through PrefetchLoader and through offload, and compare."""
     from fastload import demo as demonstration  # noqa: PLC0415
 
     console = Console()

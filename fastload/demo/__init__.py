@@ -1,14 +1,15 @@
-"""The demo: one model trained twice on the same photographs, by the plain loop and through fastload."""
+"""The demo: one model trained on the same photographs by the plain loop, through ``PrefetchLoader`` and ``offload``."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fastload.demo.loops import LoopResult, train_plainly, train_with_fastload, warm_up
+from fastload.demo.loops import LOOPS, LoopResult, warm_up
 from fastload.demo.settings import Settings, prepare
 from fastload.streams import STREAMLESS
 
@@ -16,27 +17,27 @@ __all__ = ["LoopResult", "Settings", "prepare", "run"]
 
 PICTURES = Path("fastload-results")
 NO_GPU = (
-    "\nOn a CPU there is no transfer to hide, and workers and model share its cores: "
-    "this shows that fastload trains the same model, not that it is faster."
+    "\nOn a CPU there is no transfer to hide and no GPU to decode on; workers and model share its cores: "
+    "this shows that fastload trains as well, not that it is faster."
 )
+LOSSES = "Losses differ: the device rounds otherwise, and offload draws crops of its own."
 WHOLE = 10  # from here on a rate is shown as a whole number
 
 
-def run(settings: Settings, console: Console, pictures: Path = PICTURES) -> tuple[LoopResult, LoopResult]:
-    """Train by the plain loop, then through fastload; show progress, a table, and what bounds each.
+def run(settings: Settings, console: Console, pictures: Path = PICTURES) -> dict[str, LoopResult]:
+    """Train by each loop; show progress, a table, and what bounds each.
 
-    The last steps of both are drawn to the folder ``pictures``, if matplotlib is installed.
+    The last steps of each are drawn to the folder ``pictures``, if matplotlib is installed.
     """
     console.print(_headline(settings))
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console) as progress:
-        bars = [progress.add_task(name, total=settings.steps) for name in ("plain loop", "fastload")]
+        bars = {name: progress.add_task(name, total=settings.steps) for name in LOOPS}
         warm_up(settings)
-        plain = train_plainly(settings, lambda: progress.advance(bars[0]))
-        fast = train_with_fastload(settings, lambda: progress.advance(bars[1]))
-    console.print(_table(settings, plain, fast))
-    _tell(settings, {"plain loop": plain, "fastload": fast}, pictures, console)
-    return plain, fast
+        results = {name: train(settings, partial(progress.advance, bars[name])) for name, train in LOOPS.items()}
+    console.print(_table(settings, results))
+    _tell(settings, results, pictures, console)
+    return results
 
 
 def _headline(settings: Settings) -> str:
@@ -48,12 +49,13 @@ def _headline(settings: Settings) -> str:
     )
 
 
-def _table(settings: Settings, plain: LoopResult, fast: LoopResult) -> Table:
+def _table(settings: Settings, results: dict[str, LoopResult]) -> Table:
     memory = "peak memory, process" if settings.device.type in STREAMLESS else "peak memory, device"
-    table = Table()
-    for heading in ("", "images/s", "waiting for input", memory, "loss", "held-out accuracy"):
-        table.add_column(heading, justify="right" if heading else "left")
-    for name, result in (("plain loop", plain), ("fastload", fast)):
+    table = Table(caption=LOSSES)
+    table.add_column(no_wrap=True)
+    for heading in ("images/s", "waiting", memory, "loss", "held-out accuracy"):
+        table.add_column(heading, justify="right")
+    for name, result in results.items():
         table.add_row(
             name,
             _rate(result.images_per_second),

@@ -1,9 +1,9 @@
-"""The two training loops that the demo compares; both train on the same batches from the same seed."""
+"""The training loops that the demo compares: the same photographs, in the same order, from the same seed."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,16 +19,18 @@ from fastload.demo.photographs import loaders
 from fastload.demo.settings import SEED, Settings
 from fastload.environment import cores
 from fastload.loader import PrefetchLoader
+from fastload.offload.offload import offload
 from fastload.report.measured import MeasuredLoader
 from fastload.report.report import Report
 from fastload.report.watch import watch
 from fastload.streams import STREAMLESS, Timestamp
 from fastload.training.step import TrainStep
 
-__all__ = ["LoopResult", "train_plainly", "train_with_fastload", "warm_up"]
+__all__ = ["LOOPS", "LoopResult", "warm_up"]
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 LEARNING_RATE = 1e-3
+FLOATS = v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)
 PROCESS_PEAK = Path("/proc/self/clear_refs")
 
 Batches = Iterable[tuple[Tensor, Tensor]]
@@ -71,16 +73,32 @@ def train_plainly(settings: Settings, advance: Callable[[], None]) -> LoopResult
         scheduler.step()
         return loss.detach()
 
-    floats = v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)
-    train, held_out = (PlainLoader(part, device) for part in loaders(settings, *floats))
+    train, held_out = (PlainLoader(part, device) for part in loaders(settings, *FLOATS))
     return _measure(settings, model, step, train=watch(train, device), held_out=held_out, advance=advance)
 
 
-def train_with_fastload(settings: Settings, advance: Callable[[], None]) -> LoopResult:
-    """Train by ``TrainStep`` through ``PrefetchLoader``; ``advance`` is called each step."""
+def train_prefetched(settings: Settings, advance: Callable[[], None]) -> LoopResult:
+    """Train through ``PrefetchLoader``: workers decode and augment, the device normalises."""
+    return _train(
+        settings, [PrefetchLoader(part, MEAN, STD, device=settings.device) for part in loaders(settings)], advance
+    )
+
+
+def train_offloaded(settings: Settings, advance: Callable[[], None]) -> LoopResult:
+    """Train through ``offload`` of the plain loop's loaders: workers read files, the device does the rest."""
+    plain = loaders(settings, *FLOATS)
+    return _train(settings, [offload(part, device=settings.device, verbose=False) for part in plain], advance)
+
+
+LOOPS = {"plain loop": train_plainly, "PrefetchLoader": train_prefetched, "offload": train_offloaded}
+"""Each trains by the settings, and calls its second argument each step."""
+
+
+def _train(settings: Settings, parts: Sequence[PrefetchLoader], advance: Callable[[], None]) -> LoopResult:
+    """Train by ``TrainStep``."""
     model, optimizer, scheduler = _start(settings)
     step = TrainStep(model, optimizer, cross_entropy, precision=settings.precision, scheduler=scheduler)
-    train, held_out = (PrefetchLoader(part, MEAN, STD, device=settings.device) for part in loaders(settings))
+    train, held_out = parts
     with train, held_out:
         return _measure(
             settings, model, lambda *batch: step(*batch).loss, train=train, held_out=held_out, advance=advance

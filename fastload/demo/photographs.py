@@ -1,4 +1,4 @@
-"""``loaders``: the photographs that both loops train on, with the same files, order and random crops."""
+"""``loaders``: the photographs that the loops train on, in the same order."""
 
 from __future__ import annotations
 
