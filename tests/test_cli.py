@@ -171,7 +171,7 @@ has_process_groups = pytest.mark.skipif(os.name == "nt", reason="Windows has no 
 
 @pytest.mark.long
 @has_process_groups
-@pytest.mark.parametrize("loop", [b"plain loop", b"fastload"])
+@pytest.mark.parametrize("loop", [b"plain loop", b"PrefetchLoader"])
 def test_ctrl_c_leaves_no_process_of_the_demo(loop, photographs):
     options = ("--device", "cpu", "--workers", 2, "--epochs", 20, "--batch-size", 16)
     command = start("demo", "--data", photographs, *options)
