@@ -36,6 +36,7 @@ def test_two_ranks_train_as_one_with_one_reduction_a_window(wrapper, loop, devic
     assert [rank["reductions"] for rank in ranks] == [reductions] * 2
 
 
+@pytest.mark.long
 @on_devices
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
 def test_a_window_that_one_rank_has_to_skip_all_ranks_skip(wrapper, device, tmp_path):
