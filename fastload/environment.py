@@ -1,4 +1,4 @@
-"""What fastload reads and sets of its surroundings when it is imported: CUDA's variables, and the processors."""
+"""What fastload reads and sets of its surroundings: CUDA's variables, the processors, the fastest dtype of a device."""
 
 import os
 import platform
