@@ -147,6 +147,15 @@ def test_the_kernel_is_the_reference(
 
 
 @pytest.mark.parametrize("device", HERE)
+@pytest.mark.parametrize(("channels", "layout", "memory_format"), variants([1, 3, 4, 5], LAYOUTS, FORMATS))
+def test_bicubic_of_bytes_is_clipped_in_every_layout(device, channels, layout, memory_format):
+    images = [laid_out(picture(*size, channels=channels).to(device), layout) for size in ((90, 70), (33, 120))]
+    windows = torch.cat([window((0, 0, 90, 70), (40, 65)), window((3, 5, 30, 100), (40, 65), flips=(0, 1))])
+    epilogue = Epilogue(dtype=torch.float32, memory_format=memory_format)
+    compare(Ragged.of(images), windows, (40, 65), "bicubic", epilogue=epilogue, clip=True)
+
+
+@pytest.mark.parametrize("device", HERE)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 @examples(full=10, here=5)
 @given(

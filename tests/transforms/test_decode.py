@@ -182,8 +182,8 @@ def test_a_sample_with_one_bad_file_of_two_is_skipped(device, ahead):
     good = [(GOOD, GOOD, label) for label in range(4)]
     batches = DataLoader(good, batch_size=4, collate_fn=partial(fl.collate, images=[0, 1]))
     [(all_of_one, all_of_other, _)] = fl.PrefetchLoader(batches, transform=transform, device=device)
-    assert torch.equal(one, all_of_one[2:])
-    assert torch.equal(other, all_of_other[2:])
+    # On a GPU the kernel sums in tiles, which the largest crop of a batch decides: a value may round to the next level.
+    torch.testing.assert_close((one, other), (all_of_one[2:], all_of_other[2:]), atol=1, rtol=0)
 
 
 @pytest.mark.parametrize("device", DEVICES)
