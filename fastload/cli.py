@@ -75,7 +75,7 @@ def demo(
     ] = None,
     images: Annotated[
         int | None,
-        typer.Option(min=1, help="How many to make, or at most to use of --data; default: 1,000 on a CPU, else 4,096."),
+        typer.Option(min=1, help="How many to make, or at most to use of --data; default: 600 on a CPU, else 4,096."),
     ] = None,
     batch_size: Annotated[int | None, typer.Option(min=2, help="Default: 32 on a CPU, else 128.")] = None,
     workers: Annotated[int | None, typer.Option(min=0, help="Worker processes; default: cores less one.")] = None,
