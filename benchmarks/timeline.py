@@ -1,9 +1,9 @@
-"""Draw README's timelines, docs/pictures/timeline-*.svg: the demo's last steps in the plain loop and through ``offload``.
+"""Draw README's timelines, docs/pictures/timeline-*.svg: the demo's last steps, in the plain loop and through offload.
 
     python benchmarks/timeline.py            on a GPU, in three minutes
 
-They show what was measured where this ran; README says where that was. One pass is long enough that the workers' queues,
-which are full at its begin, are empty at its end if training is faster than they are.
+They show what was measured where this ran; README says where that was. One pass is so long that the workers' queues,
+full at its begin, are empty at its end if training is faster than they are.
 """
 
 from __future__ import annotations
