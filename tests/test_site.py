@@ -20,7 +20,7 @@ NO_PICTURE |= {"RandomChoice", "RandomGrayscale", "RandomOrder", "Transform"}
 
 
 def test_each_page_is_in_the_navigation_once():
-    linked = re.findall(r": ([\w/-]+\.md)$", (ROOT / ".mkdocs.yml").read_text(), re.MULTILINE)
+    linked = re.findall(r"(?::|-) ([\w/-]+\.md)$", (ROOT / ".mkdocs.yml").read_text(), re.MULTILINE)
     pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} - NOT_ON_IT
     assert sorted(linked) == sorted(pages | MADE)
 
