@@ -59,9 +59,11 @@ class CocoEvaluator:
 
 def records(image_id: int, objects: dict[str, Tensor]) -> list[dict[str, Any]]:
     """Return an image's objects in COCO's format: the true ones, or the predicted ones, which have scores."""
+    boxes = box_convert(objects["boxes"], "xyxy", "xywh")
     columns = {
-        "bbox": box_convert(objects["boxes"], "xyxy", "xywh").tolist(),
+        "bbox": boxes.tolist(),
         "category_id": objects["labels"].tolist(),
+        "area": boxes[:, 2:].prod(1).tolist(),
     }
     if "scores" in objects:
         columns["score"] = objects["scores"].tolist()

@@ -63,6 +63,7 @@ class Pasted(Dataset[tuple[Tensor, dict]]):
 
     def __init__(self, images: int, split: str = "train", *, seed: int = 0) -> None:
         self.images = images
+        self.classes = list(CLASSES)
         self.seed = [seed, list(PARTS).index(split)]
         self.backgrounds = [photograph(name) for name in BACKGROUNDS[split]]
         self.materials = [part_of(photograph(name), *PARTS[split]) for name, _ in CLASSES.values()]

@@ -138,7 +138,8 @@ def test_it_learns_to_find_objects_in_photographs_that_it_has_not_seen(precision
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_boxes_and_keypoints_fit_their_masks_when_they_come_to_the_model(device, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["detection.py", "--tiny", "--images", "24"])
-    loader, _ = detection.make_loaders(detection.parsed_options(), torch.device(device), rank=0, ranks=1)
+    options = detection.parsed_options()
+    loader, _ = detection.make_loaders(*detection.make_data(options), options, torch.device(device), rank=0, ranks=1)
     mirrored = 0
     for images, targets in loader:
         for image, target in zip(images, targets, strict=True):
