@@ -11,8 +11,8 @@ Result:    without --data, COCO's average precision on held-out images, for boxe
            keypoint_rcnn   0.54, 0.58 (--epochs 3), in 3 minutes, likewise
 
 Without --data the images are photographs of different sizes with objects pasted into them (pasted.py); with it, files
-that the GPU decodes (coco_files.py). Images, boxes, masks and keypoints are mirrored on the GPU. The learning rate warms
-up over the first epoch. Each epoch ends with COCO's average precision on images that were not trained on.
+that the GPU decodes (coco_files.py). Images, boxes, masks and keypoints are mirrored there. The learning rate warms up
+over the first epoch. Each epoch ends with COCO's average precision on images that were not trained on.
 """
 
 from __future__ import annotations

@@ -39,11 +39,12 @@ def test_detection(run, model, kinds):
     assert all(f"{kind} AP50 0" in printed for kind in kinds)
 
 
-def test_detection_from_a_folder_of_coco(run, tmp_path):
+@pytest.mark.parametrize("model", ["faster_rcnn", "mask_rcnn"])
+def test_detection_from_a_folder_of_coco(run, tmp_path, model):
     pytest.importorskip("faster_coco_eval")
     for split, images in {"train2017": 4, "val2017": 2}.items():
         write_coco(tmp_path, split, images)
-    printed = run("detection.py", "--tiny", "--model", "mask_rcnn", "--data", str(tmp_path))
+    printed = run("detection.py", "--tiny", "--model", model, "--data", str(tmp_path))
     assert "epoch 0, 2/2: lr " in printed
     assert "epoch 0: images 2, bbox AP" in printed
 
