@@ -142,8 +142,8 @@ class OffloadPlan:
     def described(self, device: torch.device) -> str:
         """What moved, for the user."""
         if self.files:
-            where = "in the workers" if device.type == "cpu" else f"on {device}"
-            decoding = f"read in the workers, decoded {where} (JPEG; other formats in the workers)"
+            on_device = f"read in the workers, decoded on {device} (JPEG; other formats in the workers)"
+            decoding = "read and decoded in the workers" if device.type == "cpu" else on_device
         else:
             decoding = "decoded in the workers, by the data set"
         return f"{self.place.attribute}\n{self.split}\nimages: {decoding}"

@@ -27,6 +27,8 @@ def outcome(step: Any, values: Values) -> Outcome:
         return Nothing() if values.are_tensors else Scales()
     if kind in ("MaybePILToTensor", "ToNumpy", "PILToNumpy"):
         return Nothing(makes_tensors=True)
+    if kind == "RandAugment":
+        return Stays("timm's strengths are not those of T.RandAugment, which is torchvision's")
     return Stays("fastload has none like it")
 
 

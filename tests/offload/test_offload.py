@@ -215,7 +215,7 @@ def test_it_says_what_moved(folder, capsys):
     said = capsys.readouterr().out
     assert "dataset.transform" in said
     assert "CenterCrop" in said
-    assert "read in the workers" in said
+    assert "images: read and decoded in the workers" in said
     fl.offload(loader_of(folder), device="cpu", verbose=False)
     assert capsys.readouterr().out == ""
 

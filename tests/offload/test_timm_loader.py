@@ -65,7 +65,10 @@ def test_timms_training_script_finds_what_it_asks_for(root):
     [
         ({"collate_fn": lambda: timm_data.FastCollateMixup(num_classes=2)}, r"transform=T.MixUp\(...\)"),
         ({"wrap": lambda: timm_data.AugMixDataset, "num_aug_splits": lambda: 2}, "is a property"),
-        ({"auto_augment": lambda: "rand-m9-mstd0.5-inc1"}, "RandAugment .* fastload has none like it"),
+        (
+            {"auto_augment": lambda: "rand-m9-mstd0.5-inc1"},
+            "RandAugment .* timm's strengths are not those of T.RandAugment",
+        ),
         ({"re_prob": lambda: 1.0, "re_mode": lambda: "rand"}, "re_mode='rand'"),
     ],
     ids=["mixup", "splits", "policy", "erasing"],
