@@ -12,6 +12,8 @@ from fastload.offload.torchvision import PILLOWS
 
 __all__ = ["erasing", "outcome"]
 
+REASONS = {"RandAugment": "T.RandAugment has other strengths"}
+
 
 def outcome(step: Any, values: Values) -> Outcome:
     """What becomes of a transform of timm's."""
@@ -27,9 +29,7 @@ def outcome(step: Any, values: Values) -> Outcome:
         return Nothing() if values.are_tensors else Scales()
     if kind in ("MaybePILToTensor", "ToNumpy", "PILToNumpy"):
         return Nothing(makes_tensors=True)
-    if kind == "RandAugment":
-        return Stays("timm's strengths are not those of T.RandAugment, which is torchvision's")
-    return Stays("fastload has none like it")
+    return Stays(REASONS.get(kind, "fastload has none like it"))
 
 
 def _random_resized_crop(step: Any, values: Values) -> Outcome:

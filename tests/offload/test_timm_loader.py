@@ -67,7 +67,7 @@ def test_timms_training_script_finds_what_it_asks_for(root):
         ({"wrap": lambda: timm_data.AugMixDataset, "num_aug_splits": lambda: 2}, "is a property"),
         (
             {"auto_augment": lambda: "rand-m9-mstd0.5-inc1"},
-            "RandAugment .* timm's strengths are not those of T.RandAugment",
+            "T.RandAugment has other strengths",
         ),
         ({"re_prob": lambda: 1.0, "re_mode": lambda: "rand"}, "re_mode='rand'"),
     ],
