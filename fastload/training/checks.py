@@ -10,15 +10,19 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fastload.training.cuda_graphs import Graphs
 from fastload.training.nonfinite import REACTIONS
+from fastload.training.ranks import Ranks
+from fastload.training.step_graphs import capturable
 from fastload.training.tensors import described
-from fastload.training.wrappers import is_scheduler, scheduled_optimizer
+from fastload.training.wrappers import is_scheduler, scheduled_optimizer, stepped_through
 
 __all__ = [
     "check_accumulate",
     "check_clipping",
+    "check_flag",
+    "check_graph",
     "check_items",
-    "check_keep_output",
     "check_loss_fn",
     "check_losses",
     "check_on_nonfinite",
@@ -55,9 +59,33 @@ def check_losses(losses: object) -> None:
         raise TypeError(f"losses must be the names of the terms to be summed, at least one, or None; got {losses!r}")
 
 
-def check_keep_output(keep_output: object) -> None:
-    if not isinstance(keep_output, bool):
-        raise TypeError(f"keep_output must be True or False; got {keep_output!r}")
+def check_flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False; got {value!r}")
+
+
+def check_graph(
+    device: torch.device, optimizers: Sequence[Optimizer], given: Sequence[object], ranks: Ranks, graphs: Graphs
+) -> None:
+    """Refuse what a captured step would do wrongly, or cannot do."""
+    if device.type != "cuda":
+        raise ValueError(f"graph=True needs a model on a CUDA device; got one on {device}. Leave it out there")
+    if ranks.sharded:
+        raise ValueError("graph=True takes no sharded model: FSDP2 gathers weights as the host goes. Leave it out")
+    if graphs.has_graphed_module:
+        raise ValueError("graph=True captures the whole step; got a model of torch.cuda.make_graphed_callables")
+    for optimizer, wrapped in zip(optimizers, given, strict=True):
+        name = type(optimizer).__name__
+        if stepped_through(wrapped) is not optimizer:
+            raise ValueError(
+                f"graph=True takes PyTorch's optimizer itself; got {name} in a {type(wrapped).__name__}. Pass the "
+                "optimizer that it wraps"
+            )
+        if not capturable(optimizer):
+            raise ValueError(
+                f"graph=True needs an optimizer whose update can be captured; got {name} without. Pass fused=True to "
+                "SGD, capturable=True to others, before their first step"
+            )
 
 
 def check_items(items: object) -> None:

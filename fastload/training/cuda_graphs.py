@@ -22,14 +22,14 @@ class Graphs:
     """The CUDA graphs that these modules, or compiled functions of this process, may replay."""
 
     def __init__(self, modules: Iterable[nn.Module], device: torch.device) -> None:
-        self._has_graphed_module = any(_is_graphed(part) for module in modules for part in module.modules())
+        self.has_graphed_module = any(_is_graphed(part) for module in modules for part in module.modules())
         self._on_gpu = device.type == "cuda"
         self._copies: dict[Tensor, Tensor] = {}
 
     @property
     def replayed(self) -> bool:
         """Whether a tensor may lie in a graph's memory."""
-        return self._has_graphed_module or (self._on_gpu and _COMPILED_GRAPHS in sys.modules)
+        return self.has_graphed_module or (self._on_gpu and _COMPILED_GRAPHS in sys.modules)
 
     def copy_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Replace each gradient that is not a copy yet by a copy, to which the next backward pass adds."""

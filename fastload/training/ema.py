@@ -44,9 +44,13 @@ class EMA:
         self._sources = self._weights
         self._is_applied = False
 
-    def hold_buffers(self) -> None:
-        """Keep copies of the buffers for the next ``update``, since forward passes before it change them."""
+    def hold_buffers(self) -> list[Tensor]:
+        """Keep copies of the buffers for the next ``update``, since forward passes before it change them.
+
+        Returns what is averaged then; a CUDA graph's copies last as long as somebody holds them.
+        """
         self._sources = [weight if isinstance(weight, nn.Parameter) else weight.clone() for weight in self._weights]
+        return self._sources
 
     @torch.no_grad()
     def update(self) -> None:

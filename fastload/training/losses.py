@@ -76,7 +76,7 @@ class LossTerms:
             warnings.warn(
                 f"{', '.join(map(repr, left_out))} of the loss's dict carries no gradient, so it is not added to the "
                 f"loss; it is in the step's metrics. {NAME_THEM.format(names=tuple(with_gradient))}",
-                stacklevel=5,  # the line that calls the step
+                stacklevel=6,  # the line that calls the step
             )
         return with_gradient
 

@@ -41,6 +41,7 @@ from fastload.training.nonfinite import (
 from fastload.training.precision import autocast, carry_autocast_to_replicas, grad_scaler, resolve_precision
 from fastload.training.ranks import Ranks, scale_gradients, whole_tensor
 from fastload.training.saved_state import check_state
+from fastload.training.step_graphs import StepGraphs
 from fastload.training.update_result import UpdateResult
 from fastload.training.wrappers import (
     plain_optimizer,
@@ -120,6 +121,8 @@ class TrainStep:
         keep_output: hand back the model's output in ``out.output``, detached; with several models, what ``loss_fn``
             returned. It holds the output's memory as long as you hold ``out``.
         scaler: a ``torch.amp.GradScaler`` with other settings than the default; needs ``precision="fp16"``.
+        graph: replay the step as CUDA graphs, so that the host hardly works: on CUDA, over batches at fixed addresses,
+            such as those of ``PrefetchLoader(static="drop")``. docs/cuda_graphs.md has what a step must keep to.
 
     Raises:
         ValueError: an argument is out of its range, or does not belong to the others.
@@ -149,6 +152,7 @@ class TrainStep:
         scaler: torch.amp.GradScaler | None = None,
         losses: str | Sequence[str] | None = None,
         keep_output: bool = False,
+        graph: bool = False,
     ) -> None:
         self._models: list[nn.Module] = _listed(model)
         self._given_optimizers = _listed(optimizer)
@@ -162,7 +166,8 @@ class TrainStep:
         checks.check_on_nonfinite(on_nonfinite)
         checks.check_scaler(scaler, precision)
         checks.check_losses(losses)
-        checks.check_keep_output(keep_output)
+        checks.check_flag("keep_output", keep_output)
+        checks.check_flag("graph", graph)
         self._device = device = next(self._models[0].parameters()).device
         self.model = model
         self.optimizer = optimizer
@@ -197,6 +202,7 @@ class TrainStep:
         self._left: int | None = None  # batches left in the epoch, the next one included
         self._resumed_at = 0
         self._on_stage: StageCallback | None = None
+        self._step_graphs = self._made_graphs() if graph else None
         self._needs_agreement = accumulate > 1 or on_nonfinite != "ignore"  # of ranks, beside their gradients
         _resolve_before_state_dict(self)
 
@@ -226,18 +232,15 @@ class TrainStep:
             self._ranks.refuse_join()
         self._window.begin_batch(self._left, items)
         stepped = self._window.is_last
-        with self._ranks.gradient_sync(enabled=stepped):
-            with self._autocast:
-                losses, output = self._forward(batch)
-            if self._on_stage is not None:
-                self._on_stage("loss")
-            try:
-                torch.autograd.backward(self.scaler.scale(self._window.weighted(losses.total, items)))
-                losses, output = self._lasting(losses, output, stepped=stepped)
-                self._count_batch(losses, items)
-            except BaseException:  # its gradients are incomplete, or counted in part
-                self._begin_window()
-                raise
+        if self._step_graphs is None:
+            losses, output = self._backward(batch, items, stepped=stepped)
+        else:
+            losses, output = self._replay_backward(self._step_graphs, batch, items, stepped=stepped)
+        try:
+            self._count_batch(losses, items)
+        except BaseException:
+            self._begin_window()
+            raise
         if self._on_stage is not None:
             self._on_stage("backward")
         grad_norm, skipped = self._update() if stepped else (None, None)
@@ -409,10 +412,47 @@ class TrainStep:
             scheduler.load_state_dict(saved)
         if self._ema is not None:
             self._ema.load_state_dict(state["ema"])
+        if self._step_graphs is not None:
+            self._step_graphs.forget()
         self._window.load_state_dict(state["window"], self._device)
         self._monitor.load_state_dict(state["watch"], self._device)
         for parameter, gradient in zip(parameters, state["gradients"] or [None] * len(parameters), strict=True):
             parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
+
+    def _backward(
+        self, batch: tuple[Any, ...], items: Tensor | float | None, *, stepped: bool
+    ) -> tuple[Losses, object]:
+        """Forward and backward of a batch; return its losses, and its output if it is kept."""
+        with self._ranks.gradient_sync(enabled=stepped):
+            with self._autocast:
+                losses, output = self._forward(batch)
+            if self._on_stage is not None:
+                self._on_stage("loss")
+            try:
+                torch.autograd.backward(self.scaler.scale(self._window.weighted(losses.total, items)))
+                return self._lasting(losses, output, stepped=stepped)
+            except BaseException:  # its gradients are incomplete
+                self._begin_window()
+                raise
+
+    def _replay_backward(
+        self, graphs: StepGraphs, batch: tuple[Any, ...], items: Tensor | float | None, *, stepped: bool
+    ) -> tuple[Losses, object]:
+        """Do the same by a graph, whose results the next replay writes over."""
+        if items is not None:
+            raise ValueError("graph=True takes no items: its graphs hold how much a batch counts")
+        decided = stepped, self._window.size
+        try:
+            losses, output = graphs.backward(
+                batch,
+                decided,
+                first=self._window.batches == 0,
+                work=lambda: self._backward(batch, items, stepped=stepped),
+            )
+        except BaseException:
+            self._begin_window()
+            raise
+        return _each(losses, output, Tensor.clone)
 
     def _forward(self, batch: tuple[Any, ...]) -> tuple[Losses, object]:
         """Return the losses, and with ``keep_output`` the model's output, else None."""
@@ -430,18 +470,10 @@ class TrainStep:
 
     def _lasting(self, losses: Losses, output: object, *, stepped: bool) -> tuple[Losses, object]:
         """Return losses and output without their graph, and gradients, too, where no replay writes over them."""
-        replayed = self._graphs.replayed
-
-        def lasting(value: Any) -> Any:
-            if not hasattr(value, "detach"):
-                return value
-            return value.detach().clone() if replayed else value.detach()
-
+        replayed = self._graphs.replayed and self._step_graphs is None
         if replayed and not stepped:
             self._graphs.copy_gradients(self._parameters())
-        terms, metrics = ({name: lasting(each) for name, each in of.items()} for of in (losses.terms, losses.metrics))
-        kept = None if output is None else map_movable(lambda value, _: lasting(value), output)
-        return Losses(lasting(losses.total), terms, metrics), kept
+        return _each(losses, output, lambda value: value.detach().clone() if replayed else value.detach())
 
     def _count_batch(self, losses: Losses, items: Tensor | float | None) -> None:
         self._window.end_batch(items)
@@ -463,17 +495,20 @@ class TrainStep:
         if self._result.known:
             self._resolve_update()
         elif self._ema is not None:
-            self._ema.hold_buffers()
-        return grad_norm, skipped
+            self._average("buffers", self._ema.hold_buffers)
+        return grad_norm, skipped if self._step_graphs is None else _cloned(skipped)
 
     def _step_optimizers(self) -> tuple[Tensor | None, UpdateResult]:
         """Step all optimizers; return the norm of their gradients, and the update's result."""
         try:
-            grad_norm, nonfinite = self._finish_gradients()
-            for gated in self._gated:
-                gated.update(self.scaler, None if nonfinite is None else nonfinite.veto)
-            self.scaler.update()
-            return grad_norm, UpdateResult(self._gated, nonfinite, self._monitor.records)
+            loss_flag = None if self.on_nonfinite == "ignore" else self._monitor.flag()
+            if self._step_graphs is None:
+                grad_norm, nonfinite, skipped = self._queue_update(loss_flag)
+            else:
+                decided = self._window.batches, self._window.size
+                grad_norm, nonfinite, skipped = self._step_graphs.update(decided, loss_flag, self._queue_update)
+                grad_norm = _cloned(grad_norm)
+            return grad_norm, UpdateResult(skipped, nonfinite, self._monitor.records)
         except BaseException:
             for gated in self._gated:
                 gated.forget_failure()
@@ -481,7 +516,17 @@ class TrainStep:
                 self.scaler.update(self.scaler.get_scale())  # forgets whose gradients it has unscaled
             raise
 
-    def _finish_gradients(self) -> tuple[Tensor | None, NonfiniteFlags | None]:
+    def _queue_update(
+        self, loss_flag: Tensor | None
+    ) -> tuple[Tensor | None, NonfiniteFlags | None, list[Tensor | None]]:
+        """Queue an update that the device skips if its window is unfit; return also each optimizer's flag of it."""
+        grad_norm, nonfinite = self._finish_gradients(loss_flag)
+        for gated in self._gated:
+            gated.update(self.scaler, None if nonfinite is None else nonfinite.veto)
+        self.scaler.update()
+        return grad_norm, nonfinite, [gated.skipped for gated in self._gated]
+
+    def _finish_gradients(self, loss_flag: Tensor | None) -> tuple[Tensor | None, NonfiniteFlags | None]:
         """Average, unscale, check and clip the window's gradients; return their norm, and what makes them unfit."""
         items = None if self._window.items is None else self._ranks.sum(self._window.items)
         if (factor := self._window.gradient_factor(items, self._ranks.count)) is not None:
@@ -490,27 +535,28 @@ class TrainStep:
             for gated in self._gated:
                 gated.unscale(self.scaler)
         grad_norm = self._clip_norm()
-        nonfinite = self._nonfinite_flags(grad_norm, items)
+        nonfinite = None if loss_flag is None else self._nonfinite_flags(loss_flag, grad_norm, items)
         if self.clip_value is not None:
             nn.utils.clip_grad_value_(self._parameters(), self.clip_value)
         return grad_norm, nonfinite
 
-    def _nonfinite_flags(self, grad_norm: Tensor | None, items: Tensor | float | None) -> NonfiniteFlags | None:
-        if self.on_nonfinite == "ignore":
-            return None
-        loss, has_none = self._monitor.flag(), None
+    def _nonfinite_flags(
+        self, loss_flag: Tensor, grad_norm: Tensor | None, items: Tensor | float | None
+    ) -> NonfiniteFlags:
+        has_none = None
         if items is not None:
-            has_none = ~(items > 0) if isinstance(items, Tensor) else torch.full_like(loss, not items > 0)
-            has_none = has_none.to(loss, non_blocking=True)
+            has_none = ~(items > 0) if isinstance(items, Tensor) else torch.full_like(loss_flag, not items > 0)
+            has_none = has_none.to(loss_flag, non_blocking=True)
         # A scaler has a flag of its own. Elsewhere a norm that is at hand tells of all gradients.
         own = self._gradients() if grad_norm is None else [grad_norm]
         checked = [] if self.scaler.is_enabled() else own
-        return NonfiniteFlags(loss, checked, has_none, self._ranks)
+        return NonfiniteFlags(loss_flag, checked, has_none, self._ranks)
 
     def _begin_window(self) -> None:
         """Drop what there is of the window."""
-        for optimizer in self._optimizers:
-            optimizer.zero_grad(set_to_none=True)
+        if self._step_graphs is None:  # with graphs the next window writes over them
+            for optimizer in self._optimizers:
+                optimizer.zero_grad(set_to_none=True)
         self._window.reset()
         self._graphs.drop_gradients()
         self._monitor.reset()
@@ -537,7 +583,7 @@ class TrainStep:
         if not all(skipped):
             self._updates, self._overflows = self._updates + 1, 0
             if self._ema is not None:
-                self._ema.update()
+                self._average("average", self._ema.update)
         if causes:
             self._nonfinite_error = describe(
                 causes, result.losses, self._windows, skipped=all(gated.obeys_veto for gated in self._gated)
@@ -550,6 +596,16 @@ class TrainStep:
             for scheduler in self._schedulers:
                 if scheduled_optimizer(scheduler) is gated.optimizer and not is_skipped:
                     step_scheduler(scheduler, self._updates)
+
+    def _average(self, piece: str, work: Callable[[], object]) -> None:
+        if self._step_graphs is None:
+            work()
+        else:
+            self._step_graphs.average(piece, work)
+
+    def _made_graphs(self) -> StepGraphs:
+        checks.check_graph(self._device, self._optimizers, self._given_optimizers, self._ranks, self._graphs)
+        return StepGraphs(self._models, self._optimizers, self._device)
 
     def _report_nonfinite(self) -> None:
         error, self._nonfinite_error = self._nonfinite_error, None
@@ -565,6 +621,17 @@ class TrainStep:
         return [parameter.grad for parameter in self._parameters() if parameter.grad is not None]
 
 
+def _each(losses: Losses, output: object, change: Callable[[Any], Any]) -> tuple[Losses, object]:
+    """Return losses and output with each of their tensors changed."""
+
+    def changed(value: Any) -> Any:
+        return change(value) if hasattr(value, "detach") else value
+
+    terms, metrics = ({name: changed(each) for name, each in of.items()} for of in (losses.terms, losses.metrics))
+    kept = None if output is None else map_movable(lambda value, _: changed(value), output)
+    return Losses(changed(losses.total), terms, metrics), kept
+
+
 def _listed(given: Any) -> list[Any]:
     if given is None:
         return []
@@ -575,8 +642,8 @@ def _parameters(optimizer: Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _cloned(gradient: Tensor | None) -> Tensor | None:
-    return None if gradient is None else gradient.detach().clone()
+def _cloned(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.detach().clone()
 
 
 def _resolve_before_state_dict(step: TrainStep) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from fastload.streams import AsyncReadback
-from fastload.training.gated_optimizer import GatedOptimizer
 from fastload.training.nonfinite import LossRecord, NonfiniteFlags
 
 __all__ = ["UpdateResult"]
@@ -17,23 +17,22 @@ class UpdateResult:
     """The flags of one update, made right after its kernels are queued; making it does not wait for them.
 
     >>> from fastload.training.ranks import Ranks
-    >>> optimizer = GatedOptimizer(torch.optim.SGD([torch.zeros(1, requires_grad=True)]), undo=True)
     >>> nonfinite = NonfiniteFlags(torch.tensor(1.0), [], None, Ranks([], torch.device("cpu")))
-    >>> result = UpdateResult([optimizer], nonfinite, losses=[])
+    >>> result = UpdateResult([None], nonfinite, losses=[])
     >>> result.read()  # this optimizer has skipped nothing, but a loss was not finite
     ([False], {'loss'})
 
+    ``flags`` are the optimizers' own, scalars of 1 for an update that was skipped, or None where none can be.
     ``nonfinite`` are the flags of the update's window, or None if it is not checked; ``losses`` are those of the
     window. ``skipped`` is a scalar on the device: 1 if all optimizers skipped the update, else 0; None if none can
     skip. ``known`` says whether ``read`` returns without a wait.
     """
 
     def __init__(
-        self, optimizers: Sequence[GatedOptimizer], nonfinite: NonfiniteFlags | None, losses: list[LossRecord]
+        self, flags: Sequence[Tensor | None], nonfinite: NonfiniteFlags | None, losses: list[LossRecord]
     ) -> None:
         self.losses = losses
         self._nonfinite = nonfinite
-        flags = [optimizer.skipped for optimizer in optimizers]
         veto = None if nonfinite is None else nonfinite.veto  # the first of its vector
         others = {id(flag): flag for flag in flags if flag is not None and flag is not veto}  # often one for all
         vectors = ([] if nonfinite is None else [nonfinite.vector]) + [flag.reshape(1) for flag in others.values()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +13,7 @@ from fastload.bench.harness.window import Step
 from fastload.bench.subjects.training_state import TrainingState
 from fastload.training.step import TrainStep
 
-__all__ = ["MAX_NORM", "PRECISIONS", "REFUSED", "STEPS"]
+__all__ = ["GRAPHS", "MAX_NORM", "PRECISIONS", "REFUSED", "STEPS"]
 
 MAX_NORM = 1.0
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -39,7 +41,48 @@ def handwritten(state: TrainingState) -> Step:
     return step
 
 
-def fastload(state: TrainingState) -> Step:
+def handwritten_graph(state: TrainingState) -> Step:
+    """The whole step as one CUDA graph, over a batch at a fixed address; the rate is a tensor outside of it."""
+    for group in state.optimizer.param_groups:
+        group |= {"capturable": True, "lr": torch.tensor(group["lr"], device=state.device)}
+    model, optimizer = state.model, state.optimizer
+    scaler = torch.amp.GradScaler(state.device.type, enabled=state.precision == "fp16")
+    parameters = list(model.parameters())
+    graphs: list[tuple[torch.cuda.CUDAGraph, Tensor]] = []
+    warm_up = 3
+
+    def queue(inputs: Any, targets: Any) -> Tensor:
+        with torch.autocast(state.device.type, PRECISIONS[state.precision]):
+            loss = state.loss(model, inputs, targets)
+        torch.autograd.backward(scaler.scale(loss))
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(parameters, MAX_NORM)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    def step(inputs: Any, targets: Any) -> Tensor:
+        nonlocal warm_up
+        if warm_up:
+            warm_up -= 1
+            loss = queue(inputs, targets)
+        else:
+            if not graphs:
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    result = queue(inputs, targets)
+                graphs.append((graph, result))
+            graph, result = graphs[0]
+            graph.replay()
+            loss = result.clone()
+        state.scheduler.step()
+        return loss
+
+    return step
+
+
+def fastload(state: TrainingState, *, graph: bool = False) -> Step:
     step = TrainStep(
         state.model,
         state.optimizer,
@@ -47,6 +90,7 @@ def fastload(state: TrainingState) -> Step:
         precision=state.precision,
         max_norm=MAX_NORM,
         scheduler=state.scheduler,
+        graph=graph,
     )
     return lambda inputs, targets: step(inputs, targets).loss
 
@@ -96,4 +140,14 @@ def fabric(state: TrainingState) -> Step:
 # Fabric refuses to clip gradients where the optimizer unscales them itself, as fused ones do.
 REFUSED = {("fabric", "fp16")}
 
-STEPS = {"handwritten": handwritten, "fastload": fastload, "accelerate": accelerate, "fabric": fabric}
+# CUDA graphs of a whole step: of models whose shapes are the same each time.
+GRAPHS = {"handwritten_graph", "fastload_graph"}
+
+STEPS: dict[str, Callable[[TrainingState], Step]] = {
+    "handwritten": handwritten,
+    "fastload": fastload,
+    "accelerate": accelerate,
+    "fabric": fabric,
+    "handwritten_graph": handwritten_graph,
+    "fastload_graph": partial(fastload, graph=True),
+}

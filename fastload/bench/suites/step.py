@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from itertools import repeat
+from itertools import product, repeat
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from fastload.bench.harness.suite import Sizes, Suite, sizes_on
 from fastload.bench.harness.turns import Figure, Figures, by_turns
 from fastload.bench.harness.window import timed_window
 from fastload.bench.subjects.step_case import STEP_CASES, StepSize
-from fastload.bench.subjects.steps import MAX_NORM, PRECISIONS, REFUSED, STEPS
+from fastload.bench.subjects.steps import GRAPHS, MAX_NORM, PRECISIONS, REFUSED, STEPS
 from fastload.bench.subjects.training import cudnn_search
 from fastload.bench.subjects.training_state import SEED, TrainingState
 from fastload.structure.tree import map_movable
@@ -54,7 +54,8 @@ def _measure(plan: Plan[StepSize], precision: str) -> list[Row]:
     torch.manual_seed(SEED)
     model = case.model() if device.type == "cuda" else case.tiny_model()
     batch = _moved(case.batch(size, torch.Generator().manual_seed(SEED)), device)
-    subjects = [name for name in plan.subjects if (name, precision) not in REFUSED]
+    refused = REFUSED if case.fixed_shapes and device.type == "cuda" else {*REFUSED, *product(GRAPHS, PRECISIONS)}
+    subjects = [name for name in plan.subjects if (name, precision) not in refused]
     states = {name: TrainingState.of(model, case.loss_fn, precision, device) for name in subjects}
     steps = {name: STEPS[name](state) for name, state in states.items()}
     weights = _moved(model.state_dict(), device)
