@@ -42,15 +42,18 @@ class EMA:
         self._averages = [averages[weight] for weight in self._weights]
         self._averaged = sum(map(_is_averaged, self._weights))
         self._sources = self._weights
+        self._held: dict[Tensor, Tensor] = {}  # copies of buffers, at addresses that last, as CUDA graphs need them
         self._is_applied = False
 
-    def hold_buffers(self) -> list[Tensor]:
-        """Keep copies of the buffers for the next ``update``, since forward passes before it change them.
-
-        Returns what is averaged then; a CUDA graph's copies last as long as somebody holds them.
-        """
-        self._sources = [weight if isinstance(weight, nn.Parameter) else weight.clone() for weight in self._weights]
-        return self._sources
+    @torch.no_grad()
+    def hold_buffers(self) -> None:
+        """Keep copies of the buffers for the next ``update``, since forward passes before it change them."""
+        buffers = [weight for weight in self._weights if not isinstance(weight, nn.Parameter)]
+        if not self._held:
+            self._held = {buffer: buffer.clone() for buffer in buffers}
+        elif buffers:
+            torch._foreach_copy_(list(self._held.values()), buffers)
+        self._sources = [self._held.get(weight, weight) for weight in self._weights]
 
     @torch.no_grad()
     def update(self) -> None:

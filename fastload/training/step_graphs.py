@@ -47,16 +47,16 @@ class StepGraphs:
         self._modules = [module for model in models for module in model.modules()]
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         self._parameters = [parameter for group in groups for parameter in group["params"]]
-        self._warm_up = (
-            WARM_UP_OF_DDP if any(isinstance(model, DistributedDataParallel) for model in models) else WARM_UP
-        )
+        is_ddp = any(isinstance(model, DistributedDataParallel) for model in models)
+        self._warm_up = WARM_UP_OF_DDP if is_ddp else WARM_UP
         self._rates = [_FixedRate(group, device) for group in groups]
         self._gradients: dict[Tensor, Tensor] = {}
         self._loss_flag = torch.zeros((), device=device)
         self._device = self._loss_flag.device  # with its index
         self._runs: dict[Hashable, int] = {}  # of each kind of work, without a graph
         self._graphs: dict[Hashable, _Captured[Any]] = {}
-        self._pool = torch.cuda.graph_pool_handle()  # one for all: they are replayed one after another
+        # One for all, so a graph's results, and nothing else that it allocates, last until the next replay of any.
+        self._pool = torch.cuda.graph_pool_handle()
         for optimizer in optimizers:
             vars(optimizer)["_warned_capturable_if_run_uncaptured"] = True  # it runs so on purpose, a few times
             optimizer.register_load_state_dict_post_hook(lambda _: self.forget())

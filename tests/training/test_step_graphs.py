@@ -58,6 +58,7 @@ def assert_same_training(model, batches, **settings):
     expected, expected_norms, other = trained(reference, batches, graph=False, **settings)
     assert_equal(losses, expected)
     assert_same_weights(model, reference)
+    assert all(map(torch.equal, model.buffers(), reference.buffers()))
     assert step.updates == other.updates
     if settings.get("max_norm"):
         assert torch.equal(torch.stack(norms), torch.stack(expected_norms))
