@@ -53,6 +53,10 @@ class EMA:
             self._held = {buffer: buffer.clone() for buffer in buffers}
         elif buffers:
             torch._foreach_copy_(list(self._held.values()), buffers)
+        self.use_held()
+
+    def use_held(self) -> None:
+        """Take the copies for the next ``update``, where ``hold_buffers`` is replayed as a CUDA graph."""
         self._sources = [self._held.get(weight, weight) for weight in self._weights]
 
     @torch.no_grad()

@@ -496,6 +496,7 @@ class TrainStep:
             self._resolve_update()
         elif self._ema is not None:
             self._average("buffers", self._ema.hold_buffers)
+            self._ema.use_held()
         return grad_norm, skipped if self._step_graphs is None else _cloned(skipped)
 
     def _step_optimizers(self) -> tuple[Tensor | None, UpdateResult]:

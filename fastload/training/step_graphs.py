@@ -127,7 +127,10 @@ class StepGraphs:
         try:
             # Other threads, such as the loader's, may go on with what a capture would not allow in this one.
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                return _Captured(graph, work())
+                result = work()
+            # A capture sets the random numbers' place to 0 on its own stream, and a replay to what it is on this one.
+            torch.cuda.synchronize(self._device)
+            return _Captured(graph, result)
         except Exception as error:
             # PyTorch leaves its generator and its allocator as if the capture went on.
             generator.graphsafe_set_state(random)
