@@ -335,10 +335,12 @@ class TrainStep:
                 f"{self._window.batches} of {self._window.size} batches"
             )
         state = on_host({**self.state_dict(), "place": self._resumed_at})  # the epoch that is under way goes on
+        graphs, self._step_graphs = self._step_graphs, None  # whose stages the host does not see
         try:
             with restored(self._models, self._optimizers, self._device):
                 return profile_memory(self._train_in_stages, batch, self._device, self._held())
         finally:
+            self._step_graphs = graphs
             self.load_state_dict(state)
 
     def _train_in_stages(self, batch: Any, on_stage: StageCallback) -> bool:

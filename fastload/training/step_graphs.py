@@ -13,6 +13,7 @@ A piece runs without a graph some times first: cuDNN searches, optimizers make t
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -59,7 +60,8 @@ class StepGraphs:
         self._pool = torch.cuda.graph_pool_handle()
         for optimizer in optimizers:
             vars(optimizer)["_warned_capturable_if_run_uncaptured"] = True  # it runs so on purpose, a few times
-            optimizer.register_load_state_dict_post_hook(lambda _: self.forget())
+            handle = optimizer.register_load_state_dict_post_hook(_forgetting(weakref.ref(self)))
+            weakref.finalize(self, handle.remove)
 
     def backward(self, batch: tuple[Any, ...], decided: Hashable, *, first: bool, work: Callable[[], Result]) -> Result:
         """Do the work of a batch, whose gradients begin a window if it is the ``first``, else are added to it."""
@@ -73,6 +75,8 @@ class StepGraphs:
             if first:
                 for parameter in self._parameters:
                     parameter.grad = None
+            else:
+                self._attach()
             result = work()
             self._settle()
             return result
@@ -86,7 +90,12 @@ class StepGraphs:
         settings = tuple(rate.settings() for rate in self._rates)
         if loss_flag is not None:
             loss_flag = self._loss_flag.copy_(loss_flag)
-        return self._run(("update", decided, settings), None, lambda: work(loss_flag))
+
+        def attached() -> Result:
+            self._attach()
+            return work(loss_flag)
+
+        return self._run(("update", decided, settings), None, attached)
 
     def average(self, piece: str, work: Callable[[], Result]) -> Result:
         """Do a piece of the moving average's work."""
@@ -142,6 +151,11 @@ class StepGraphs:
                 f"host, or whose shapes depend on values, cannot be. {OTHERWISE}"
             ) from error
 
+    def _attach(self) -> None:
+        """Give parameters their gradients, which somebody may have set to None since a replay made them."""
+        for parameter, gradient in self._gradients.items():
+            parameter.grad = gradient
+
     def _settle(self) -> None:
         """Move the gradients to their fixed addresses."""
         found = [each for each in self._parameters if each.grad is not None]
@@ -176,6 +190,16 @@ class _FixedRate:
     def settings(self) -> tuple[Hashable, ...]:
         """What else the group has, which is fixed in a graph."""
         return tuple((name, value) for name, value in self._group.items() if name not in ("params", "lr"))
+
+
+def _forgetting(graphs: Callable[[], StepGraphs | None]) -> Callable[[Optimizer], None]:
+    """Return a hook that drops the graphs of an optimizer whose state is replaced."""
+
+    def forget(_: Optimizer) -> None:
+        if (alive := graphs()) is not None:
+            alive.forget()
+
+    return forget
 
 
 def capturable(optimizer: Optimizer) -> bool:

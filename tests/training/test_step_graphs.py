@@ -155,6 +155,34 @@ def test_an_optimizers_loaded_state_is_used():
 
 
 @pytest.mark.gpu
+def test_gradients_that_others_set_to_none_and_settings_that_change_are_no_matter():
+    batch = tuple(each.cuda() for each in make_batches(1)[0])
+    model = SmallNet().cuda()
+    reference = copy.deepcopy(model)
+    losses = []
+    for each, graph in ((model, True), (reference, False)):
+        optimizer = optimizer_of(each)
+        step = fl.TrainStep(each, optimizer, cross_entropy, precision="fp32", graph=graph)
+        losses.append([])
+        for number in range(20):
+            if number == 8:
+                optimizer.param_groups[0]["weight_decay"] = 0.5
+            losses[-1].append(step(*batch).loss)
+            optimizer.zero_grad(set_to_none=True)
+    assert torch.equal(*map(torch.stack, losses))
+
+
+@pytest.mark.gpu
+def test_memory_is_profiled_without_graphs():
+    batch = tuple(each.cuda() for each in make_batches(1)[0])
+    model = SmallNet().cuda()
+    step = fl.TrainStep(model, optimizer_of(model), cross_entropy, precision="fp32", graph=True)
+    losses = [step(*batch).loss for _ in range(6)]
+    assert list(step.profile_memory(batch).first) == ["data", "forward", "loss", "backward", "step"]
+    assert step(*batch).loss < losses[0]
+
+
+@pytest.mark.gpu
 def test_another_mode_and_frozen_weights_are_seen():
     batch = tuple(each.cuda() for each in make_batches(1)[0])
     model = Dropping().cuda()
