@@ -1,4 +1,7 @@
-"""NVIDIA DALI's input stage, as its documentation advises for training from JPEG files."""
+"""NVIDIA DALI's input stage for training from JPEG files, in the two ways that its documentation shows.
+
+``dali_crop`` decodes what is cropped alone, as in DALI's own training examples; ``dali`` decodes whole images.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,13 @@ __all__ = ["SETTINGS", "dali"]
 HARDWARE_SHARE = 0.65
 QUEUE = 2  # batches ahead, DALI's default
 HINT = {"preallocate_width_hint": 640, "preallocate_height_hint": 640}  # above the largest file: nothing is reallocated
+BOX = {"random_area": [0.08, 1.0], "random_aspect_ratio": [3 / 4, 4 / 3], "num_attempts": 100}
 SETTINGS = {"hw_decoder_load": HARDWARE_SHARE, "prefetch_queue_depth": QUEUE, "exec_dynamic": True, **HINT}
 
 
-def dali(root: Path, batch: int, side: int, device: torch.device, *, threads: int) -> Batches:
+def dali(
+    root: Path, batch: int, side: int, device: torch.device, *, threads: int, crops_in_decoder: bool = False
+) -> Batches:
     """Return endless batches: decoded, cropped, resized, mirrored and normalised, all on the GPU or all on the CPU.
 
     DALI normalises to float16 in channels_last; its users convert to bfloat16 themselves.
@@ -38,8 +44,12 @@ def dali(root: Path, batch: int, side: int, device: torch.device, *, threads: in
     )
     with pipeline:
         files, labels = fn.readers.file(file_root=str(root), random_shuffle=True)
-        images = fn.decoders.image(files, output_type=types.RGB, **decoding)
-        images = fn.random_resized_crop(images, size=(side, side))
+        if crops_in_decoder:
+            images = fn.decoders.image_random_crop(files, output_type=types.RGB, **BOX, **decoding)
+            images = fn.resize(images, size=(side, side))
+        else:
+            images = fn.decoders.image(files, output_type=types.RGB, **decoding)
+            images = fn.random_resized_crop(images, size=(side, side))
         images = fn.crop_mirror_normalize(
             images,
             mirror=fn.random.coin_flip(probability=0.5),

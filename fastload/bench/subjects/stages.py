@@ -48,8 +48,22 @@ def pil_timm(files: JpegFiles) -> Batches:
 
 def torchvision_timm(files: JpegFiles) -> Batches:
     """Decode with torchvision's own decoder, crop uint8 tensors; timm's ``PrefetchLoader`` normalises."""
-    transform = v2.Compose([v2.RandomResizedCrop(files.side, antialias=True), v2.RandomHorizontalFlip()])
-    return _timm(datasets.ImageFolder(files.root, transform, loader=_decode), files)
+    return _timm(_cropped(files), files)
+
+
+def plain(files: JpegFiles) -> Batches:
+    """Workers decode and crop; the loop copies without blocking and normalises on the device, as written by hand."""
+    mean, std = (torch.tensor(each, device=files.device).view(3, 1, 1) * 255 for each in (MEAN, STD))
+    for images, labels in _decoded(files):
+        on_device = images.to(files.device, non_blocking=True).to(DTYPE, memory_format=LAYOUT)
+        yield on_device.sub_(mean).div_(std), labels.to(files.device, non_blocking=True)
+
+
+def oneline(files: JpegFiles) -> Batches:
+    """The same loader, and one line around it."""
+    loader = _decoded(files)
+    with fl.PrefetchLoader(loader, MEAN, STD, device=files.device, dtype=DTYPE, memory_format=LAYOUT) as batches:
+        yield from batches
 
 
 def fastload_cpu_decode(files: JpegFiles) -> Batches:
@@ -76,6 +90,16 @@ def offload(files: JpegFiles) -> Batches:
     plain = endless_loader(datasets.ImageFolder(files.root, transform), files.batch, READING_WORKERS, files.device)
     with fl.offload(plain, device=files.device, dtype=DTYPE, memory_format=LAYOUT, verbose=False) as batches:
         yield from batches
+
+
+def _decoded(files: JpegFiles) -> DataLoader[Any]:
+    return endless_loader(_cropped(files), files.batch, decoding_workers(), files.device)
+
+
+def _cropped(files: JpegFiles) -> Dataset[Any]:
+    transform = v2.Compose([v2.RandomResizedCrop(files.side, antialias=True), v2.RandomHorizontalFlip()])
+    dataset: Dataset[Any] = datasets.ImageFolder(files.root, transform, loader=_decode)
+    return dataset
 
 
 def _decode(path: str) -> torch.Tensor:
@@ -125,16 +149,20 @@ def endless_loader(
     )
 
 
-def _dali(files: JpegFiles) -> Batches:
-    return dali(files.root, files.batch, files.side, files.device, threads=decoding_workers())
+def _dali(files: JpegFiles, *, crops_in_decoder: bool) -> Batches:
+    threads = decoding_workers()
+    return dali(files.root, files.batch, files.side, files.device, threads=threads, crops_in_decoder=crops_in_decoder)
 
 
 STAGES: dict[str, Callable[[JpegFiles], Batches]] = {
     "pil_timm": pil_timm,
     "torchvision_timm": torchvision_timm,
-    "dali": _dali,
+    "dali": partial(_dali, crops_in_decoder=False),
+    "dali_crop": partial(_dali, crops_in_decoder=True),
+    "plain": plain,
+    "oneline": oneline,
     "fastload_cpu_decode": fastload_cpu_decode,
     "fastload": fastload,
     "offload": offload,
 }
-CPU_STAGES = ("pil_timm", "torchvision_timm", "fastload_cpu_decode")  # those that decode in workers
+CPU_STAGES = ("pil_timm", "torchvision_timm", "plain", "oneline", "fastload_cpu_decode")  # those that decode in workers

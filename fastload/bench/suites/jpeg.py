@@ -100,7 +100,10 @@ SUITE = Suite(
     cases=CASES,
     subjects=("limit", *STAGES),
     baseline="limit",
-    packages={"pil_timm": "timm", "torchvision_timm": "timm", "dali": "nvidia-dali-cuda130"},
+    packages={
+        **dict.fromkeys(("pil_timm", "torchvision_timm"), "timm"),
+        **dict.fromkeys(("dali", "dali_crop"), "nvidia-dali-cuda130"),
+    },
     runs=3,
     settings=settings,
     measure=measure,
