@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import index
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,17 +60,8 @@ class Key:
     _rows: np.ndarray | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name, limit in LIMITS.items():
-            given = getattr(self, name)
-            if type(given) is int and 0 <= given < limit:  # as in all keys but the first: one is made for each draw
-                continue
-            try:
-                number = index(given)
-            except TypeError:
-                raise TypeError(f"{name} must be an int; got {given!r}") from None
-            if not 0 <= number < limit:
-                raise ValueError(f"{name} must be from 0 to {limit - 1}; got {given!r}")
-            object.__setattr__(self, name, number)
+        for name in LIMITS:
+            object.__setattr__(self, name, _within_limit(name, getattr(self, name)))
 
     @classmethod
     def fresh(cls) -> Key:
@@ -78,11 +70,11 @@ class Key:
 
     def for_draw(self, draw: int) -> Key:
         """The key of the transform with index ``draw``."""
-        return replace(self, draw=draw)
+        return self._with("draw", _within_limit("draw", draw))
 
     def for_view(self, view: int) -> Key:
         """The key of a sample's image number ``view``."""
-        return replace(self, view=view)
+        return self._with("view", _within_limit("view", view))
 
     def for_rows(self, rows: torch.Tensor) -> Key:
         """The key of some samples of this key's batch, int64 (M,), as if there were no others.
@@ -90,15 +82,15 @@ class Key:
         >>> torch.equal(Key().for_rows(torch.tensor([0, 2])).uniform(2), Key().uniform(3)[[0, 2]])
         True
         """
-        return replace(self, _rows=rows.numpy() if self._rows is None else self._rows[rows.numpy()])
+        return self._with("_rows", rows.numpy() if self._rows is None else self._rows[rows.numpy()])
 
     def advanced(self, samples: int) -> Key:
         """The key of the batch that comes after ``samples`` samples."""
-        return replace(self, place=self.place + samples * self.step)
+        return self._with("place", _within_limit("place", self.place + samples * self.step))
 
     def from_sample(self, sample: int) -> Key:
         """The key of this batch from the sample with index ``sample`` on."""
-        return replace(self, place=self.place + sample * self.stride)
+        return self._with("place", _within_limit("place", self.place + sample * self.stride))
 
     def uniform(self, samples: int, count: int = 1) -> torch.Tensor:
         """Numbers in [0, 1), multiples of 2**-32: float64 (samples, count) on the CPU; (samples,) if ``count`` is 1."""
@@ -118,6 +110,13 @@ class Key:
         # NumPy's own Philox counts in the first word of its counter, and the others stay.
         counter = np.array([0, self.place, self._stream(BATCH), 0], dtype=np.uint64)
         return np.random.Generator(np.random.Philox(key=np.array([self.seed, 0], dtype=np.uint64), counter=counter))
+
+    def _with(self, name: str, value: Any) -> Key:
+        """The same key with one other value; several are made for each batch, and a whole new one takes longer."""
+        key = object.__new__(Key)
+        vars(key).update(vars(self))
+        vars(key)[name] = value
+        return key
 
     def _words(self, samples: int, count: int, kind: int) -> np.ndarray:
         """Random words, uint64 (count, samples)."""
@@ -140,3 +139,14 @@ class Key:
     def _stream(self, kind: int) -> int:
         """Epoch, transform, view and kind of draw, in 32, 16, 8 and 8 bits."""
         return self.epoch << 32 | self.draw << 16 | self.view << 8 | kind
+
+
+def _within_limit(name: str, given: Any) -> int:
+    """What was given for a field, as an int."""
+    try:
+        number = given if type(given) is int else index(given)
+    except TypeError:
+        raise TypeError(f"{name} must be an int; got {given!r}") from None
+    if not 0 <= number < LIMITS[name]:
+        raise ValueError(f"{name} must be from 0 to {LIMITS[name] - 1}; got {given!r}")
+    return number

@@ -281,20 +281,21 @@ class LazyImages:
     def _epilogue(
         self, program: ColourProgram | None, part: int, *, final: bool, last: bool, previous: torch.Tensor | None
     ) -> Epilogue:
-        shared = Epilogue(program=program, part=part, previous=previous, dtype=self.store)
+        shared: dict[str, Any] = {"program": program, "part": part, "previous": previous}
         if not final:
             starts = None if program is None else program.bounds.numpy()[:, part + 1 : part + 3]
-            return replace(shared, statistics=starts is not None and bool((starts[:, 0] < starts[:, 1]).any()))
-        done = replace(shared, erase=self._erase, mix=self._mix)
+            statistics = starts is not None and bool((starts[:, 0] < starts[:, 1]).any())
+            return Epilogue(**shared, dtype=self.store, statistics=statistics)
+        shared |= {"erase": self._erase, "mix": self._mix}
         if (normalization := self._normalization) is not None:
-            return replace(
-                done,
+            return Epilogue(
+                **shared,
                 scale=normalization.scale,
                 bias=normalization.bias,
                 dtype=normalization.dtype,
                 memory_format=normalization.memory_format,
             )
-        return replace(done, dtype=self.dtype) if last else done
+        return Epilogue(**shared, dtype=self.dtype if last else self.store)
 
     def _program(self) -> ColourProgram | None:
         if not self._ops:
