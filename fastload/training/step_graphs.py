@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -110,7 +111,8 @@ class StepGraphs:
 
     def _run(self, kind: Hashable, place: Hashable, work: Callable[[], Result]) -> Result:
         if (runs := self._runs.get(kind, 0)) < self._warm_up:
-            self._refuse_more(self._runs)
+            if not runs:
+                self._refuse_more(self._runs)
             result = work()
             self._runs[kind] = runs + 1
             return result
@@ -140,11 +142,14 @@ class StepGraphs:
             # A capture sets the random numbers' place to 0 on its own stream, and a replay to what it is on this one.
             torch.cuda.synchronize(self._device)
             return _Captured(graph, result)
-        except Exception as error:
-            # PyTorch leaves its generator and its allocator as if the capture went on.
+        except BaseException as error:
+            # A capture that PyTorch cannot end leaves its generator and its allocator as if it went on.
             generator.graphsafe_set_state(random)
-            torch._C._cuda_endAllocateToPool(self._device.index, self._pool)  # noqa: SLF001
+            with suppress(RuntimeError):  # it has ended
+                torch._C._cuda_endAllocateToPool(self._device.index, self._pool)  # noqa: SLF001
             self.forget()
+            if not isinstance(error, Exception):
+                raise
             reason = error.__context__ or error  # what ended the capture, before its end failed too
             raise RuntimeError(
                 f"graph=True: this step cannot be captured as a CUDA graph: {reason}. A step that reads values on the "
@@ -189,7 +194,8 @@ class _FixedRate:
 
     def settings(self) -> tuple[Hashable, ...]:
         """What else the group has, which is fixed in a graph."""
-        return tuple((name, value) for name, value in self._group.items() if name not in ("params", "lr"))
+        others = ((name, value) for name, value in self._group.items() if name not in ("params", "lr"))
+        return tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in others)
 
 
 def _forgetting(graphs: Callable[[], StepGraphs | None]) -> Callable[[Optimizer], None]:
