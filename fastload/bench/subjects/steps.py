@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import Any
 
 import torch
@@ -16,11 +17,13 @@ from fastload.training.step import TrainStep
 __all__ = ["GRAPHS", "MAX_NORM", "PRECISIONS", "REFUSED", "STEPS"]
 
 MAX_NORM = 1.0
+WARM_UP = 3  # steps before a capture
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def handwritten(state: TrainingState) -> Step:
-    model, optimizer, scheduler = state.model, state.optimizer, state.scheduler
+def _queued(state: TrainingState) -> Step:
+    """All of a step but the scheduler's."""
+    model, optimizer = state.model, state.optimizer
     device, dtype = state.device.type, PRECISIONS[state.precision]
     scaler = torch.amp.GradScaler(device, enabled=state.precision == "fp16")
     # Listed once: walking through the modules takes longer than queueing the clipping.
@@ -35,8 +38,18 @@ def handwritten(state: TrainingState) -> Step:
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
-        scheduler.step()
         return loss.detach()
+
+    return step
+
+
+def handwritten(state: TrainingState) -> Step:
+    queued = _queued(state)
+
+    def step(inputs: Any, targets: Any) -> Tensor:
+        loss = queued(inputs, targets)
+        state.scheduler.step()
+        return loss
 
     return step
 
@@ -45,37 +58,22 @@ def handwritten_graph(state: TrainingState) -> Step:
     """The whole step as one CUDA graph, over a batch at a fixed address; the rate is a tensor outside of it."""
     for group in state.optimizer.param_groups:
         group |= {"capturable": True, "lr": torch.tensor(group["lr"], device=state.device)}
-    model, optimizer = state.model, state.optimizer
-    scaler = torch.amp.GradScaler(state.device.type, enabled=state.precision == "fp16")
-    parameters = list(model.parameters())
-    graphs: list[tuple[torch.cuda.CUDAGraph, Tensor]] = []
-    warm_up = 3
+    queued = _queued(state)
+    calls = count()
+    captured: list[tuple[torch.cuda.CUDAGraph, Tensor]] = []
 
-    def queue(inputs: Any, targets: Any) -> Tensor:
-        with torch.autocast(state.device.type, PRECISIONS[state.precision]):
-            loss = state.loss(model, inputs, targets)
-        torch.autograd.backward(scaler.scale(loss))
-        scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(parameters, MAX_NORM)
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad(set_to_none=True)
-        return loss.detach()
+    def replayed(inputs: Any, targets: Any) -> Tensor:
+        if not captured:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                result = queued(inputs, targets)
+            captured.append((graph, result))
+        ((graph, result),) = captured
+        graph.replay()
+        return result.clone()
 
     def step(inputs: Any, targets: Any) -> Tensor:
-        nonlocal warm_up
-        if warm_up:
-            warm_up -= 1
-            loss = queue(inputs, targets)
-        else:
-            if not graphs:
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph):
-                    result = queue(inputs, targets)
-                graphs.append((graph, result))
-            graph, result = graphs[0]
-            graph.replay()
-            loss = result.clone()
+        loss = (queued if next(calls) < WARM_UP else replayed)(inputs, targets)
         state.scheduler.step()
         return loss
 
