@@ -18,12 +18,15 @@ import numpy as np
 import torch
 
 from fastload.environment import FEW_QUEUES
+from fastload.streams import wait_for_current_stream
 
 __all__ = ["DecodingError", "Engines", "engines"]
 
 HARDWARE = 3  # nvjpegBackend_t
 RGB = 3  # nvjpegOutputFormat_t: planes of red, green and blue
 PLANES = 4  # places for planes in nvjpegImage_t; three are used
+COMMON = 2  # times the mean area of a batch; buffers are not made for larger images, of which there may be few
+LONGER = 8  # in a later batch a place may get a file as long as those of an eighth of the batch further up in this one
 NAMES = ("libnvjpeg.so.13", "libnvjpeg.so.12")
 STATUS = {
     1: "not initialised",
@@ -56,6 +59,7 @@ class Engines:
         self._lock = threading.Lock()
         self._handle, self._state = ctypes.c_void_p(), ctypes.c_void_p()
         self._batch = 0
+        self._grown = 0  # the size of batch that the buffers have grown for
         with torch.cuda.device(device):
             self._call("nvjpegCreateEx", HARDWARE, None, None, 0, ctypes.byref(self._handle))
             self._call("nvjpegJpegStateCreate", self._handle, ctypes.byref(self._state))
@@ -89,21 +93,36 @@ class Engines:
                 self._call("nvjpegDecodeBatchedInitialize", self._handle, self._state, len(files), 1, RGB)
                 self._batch = len(files)
             try:
-                self._call(
-                    "nvjpegDecodeBatched",
-                    self._handle,
-                    self._state,
-                    *(ctypes.c_void_p(array.ctypes.data) for array in (files, lengths, images)),
-                    ctypes.c_void_p(stream),
-                )
+                if len(files) > self._grown:
+                    for larger in _larger_files(planes[:, 1] - planes[:, 0]):
+                        self._decode(files[larger], lengths[larger], images[larger], stream)
+                    wait_for_current_stream(self._device)  # so that what follows writes last
+                    self._grown = len(files)
+                self._decode(files, lengths, images, stream)
             except DecodingError:
                 self._batch = 0  # initialise again before the next batch
                 raise
+
+    def _decode(self, files: np.ndarray, lengths: np.ndarray, images: np.ndarray, stream: int) -> None:
+        addresses = (ctypes.c_void_p(array.ctypes.data) for array in (files, lengths, images))
+        self._call("nvjpegDecodeBatched", self._handle, self._state, *addresses, ctypes.c_void_p(stream))
 
     def _call(self, function: str, *arguments: object) -> None:
         status = getattr(self._library, function)(*arguments)
         if status:
             raise DecodingError(f"{function}: {STATUS.get(status, f'status {status}')}")
+
+
+def _larger_files(areas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For each place of a batch a file as large as those of later batches there, in pixels; and one as long.
+
+    ``areas`` are those of the files, the longest first. Decoded once, in a batch before the first, they leave buffers
+    that seldom grow later: until one has grown, everything else on the device waits.
+    """
+    common = np.flatnonzero(areas <= COMMON * areas.mean())
+    largest = common[np.argmax(areas[common])]
+    places = np.arange(len(areas))
+    return np.full_like(places, largest), np.maximum(places - len(places) // LONGER, 0)
 
 
 @cache
