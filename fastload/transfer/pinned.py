@@ -72,8 +72,10 @@ def copy_threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(THREADS, cores()), thread_name_prefix="fastload-memcpy")
 
 
-def memcpy(copies: Iterable[HostCopy], threads: ThreadPoolExecutor | None = None) -> None:
+def memcpy(copies: Iterable[HostCopy], threads: ThreadPoolExecutor | None = None, least: int = PIECE) -> None:
     """Copy bytes from place to place on the host; large copies are split over ``threads``, or over some of its own.
+
+    Each thread copies ``least`` bytes or more.
 
     >>> import torch
     >>> source, target = torch.arange(3), torch.zeros(3, dtype=torch.int64)
@@ -88,7 +90,7 @@ def memcpy(copies: Iterable[HostCopy], threads: ThreadPoolExecutor | None = None
         else:
             long.append(one)
     total = sum(size for _, _, size in long)
-    count = max(1, min(THREADS, cores(), total // PIECE))
+    count = max(1, min(THREADS, cores(), total // least))
     pieces = _pieces(long, -(-total // count))
     if count == 1:
         for piece in pieces:

@@ -19,6 +19,10 @@ from fastload.transfer.pinned import StagingPool, memcpy
 
 __all__ = ["PinnedFiles", "Transfer", "device_blocks", "has_unmoved", "move_the_rest"]
 
+# Bytes, at least, for a thread that copies files. The one that pins them is ahead and has time; each other that is
+# woken takes the interpreter's lock, for which training waits.
+FILES_PIECE = 64 * 2**20
+
 
 @dataclass
 class PinnedFiles:
@@ -79,7 +83,7 @@ class Transfer:
             return PinnedFiles(files)
         size = len(files.block)
         block = self._pool.acquire(size)
-        memcpy([(block.data_ptr(), files.block.data_ptr(), size)], self._pool.threads)
+        memcpy([(block.data_ptr(), files.block.data_ptr(), size)], self._pool.threads, least=FILES_PIECE)
         return PinnedFiles(EncodedImages(block[:size], files.table, files.names, files.problems), block)
 
     def unpin(self, pinned: PinnedFiles) -> None:
