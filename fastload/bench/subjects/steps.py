@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,13 +21,13 @@ WARM_UP = 3  # steps before a capture
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def _queued(state: TrainingState) -> Step:
-    """All of a step but the scheduler's."""
-    model, optimizer = state.model, state.optimizer
+def _queued(state: TrainingState, model: Callable[..., Any]) -> Step:
+    """All of a step but the scheduler's; ``model`` is the state's, or the same compiled."""
+    optimizer = state.optimizer
     device, dtype = state.device.type, PRECISIONS[state.precision]
     scaler = torch.amp.GradScaler(device, enabled=state.precision == "fp16")
     # Listed once: walking through the modules takes longer than queueing the clipping.
-    parameters = list(model.parameters())
+    parameters = list(state.model.parameters())
 
     def step(inputs: Any, targets: Any) -> Tensor:
         with torch.autocast(device, dtype):
@@ -43,8 +43,9 @@ def _queued(state: TrainingState) -> Step:
     return step
 
 
-def handwritten(state: TrainingState) -> Step:
-    queued = _queued(state)
+def handwritten(state: TrainingState, *, mode: str | None = None) -> Step:
+    """The step written with care; with a ``mode``, of the model compiled in it."""
+    queued = _queued(state, state.model if mode is None else torch.compile(state.model, mode=mode))
 
     def step(inputs: Any, targets: Any) -> Tensor:
         loss = queued(inputs, targets)
@@ -58,7 +59,7 @@ def handwritten_graph(state: TrainingState) -> Step:
     """The whole step as one CUDA graph, over a batch at a fixed address; the rate is a tensor outside of it."""
     for group in state.optimizer.param_groups:
         group |= {"capturable": True, "lr": torch.tensor(group["lr"], device=state.device)}
-    queued = _queued(state)
+    queued = _queued(state, state.model)
     calls = count()
     captured: list[tuple[torch.cuda.CUDAGraph, Tensor]] = []
 
@@ -80,9 +81,9 @@ def handwritten_graph(state: TrainingState) -> Step:
     return step
 
 
-def fastload(state: TrainingState, *, graph: bool = False) -> Step:
+def fastload(state: TrainingState, *, graph: bool = False, compiled: bool = False) -> Step:
     step = TrainStep(
-        state.model,
+        cast(nn.Module, torch.compile(state.model)) if compiled else state.model,
         state.optimizer,
         state.loss_fn,
         precision=state.precision,
@@ -139,7 +140,7 @@ def fabric(state: TrainingState) -> Step:
 REFUSED = {("fabric", "fp16")}
 
 # CUDA graphs of a whole step: of models whose shapes are the same each time.
-GRAPHS = {"handwritten_graph", "fastload_graph"}
+GRAPHS = {"handwritten_graph", "fastload_graph", "reduce_overhead", "fastload_graph_compiled"}
 
 STEPS: dict[str, Callable[[TrainingState], Step]] = {
     "handwritten": handwritten,
@@ -148,4 +149,6 @@ STEPS: dict[str, Callable[[TrainingState], Step]] = {
     "fabric": fabric,
     "handwritten_graph": handwritten_graph,
     "fastload_graph": partial(fastload, graph=True),
+    "reduce_overhead": partial(handwritten, mode="reduce-overhead"),
+    "fastload_graph_compiled": partial(fastload, graph=True, compiled=True),
 }

@@ -92,7 +92,7 @@ def settings(device: torch.device) -> dict[str, object]:
         "sizes": sizes_on(device, CASES),
         "variants": ", ".join(_precisions(device)),
         "optimizer": f"AdamW, fused; gradients clipped to a norm of {MAX_NORM}; a scheduler stepped each update",
-        "compiled": False,
+        "compiled": "reduce_overhead and fastload_graph_compiled alone",
         "cudnn_search": [name for name, case in STEP_CASES.items() if case.fixed_shapes],
         "windows": "each from the same weights and random numbers",
         "missing": "fabric in fp16: it clips no gradients that a fused optimizer unscales",
