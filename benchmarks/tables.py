@@ -8,6 +8,8 @@ A table stands on the lines between these two marks; ``key=value,value`` selects
     <!-- table: jpeg case=resnet50_b256 subject=limit,fastload,dali metric=img_per_s -->
     <!-- end -->
 
+Results of further machines lie in benchmarks/results/hosts/, and ``hosts/jpeg`` in a mark names them.
+
 A figure stands within a sentence. Its mark names suite, case (``case/variant`` where there are variants), subject and
 column, and the figure is that of the table's cell, without its spread:
 
@@ -103,8 +105,10 @@ def _figure(mark: str, results: Path) -> str:
     return cells[0].partition(" ± ")[0]
 
 
-def _results(suite: str, results: Path) -> list[Result]:
-    """Return a suite's results, one a device."""
+def _results(named: str, results: Path) -> list[Result]:
+    """Return a suite's results, one a device; ``hosts/SUITE`` are those of further machines, in that folder."""
+    folder, _, suite = named.rpartition("/")
+    results /= folder
     if suite not in SUITES:
         raise MarkError(f"there is no suite {suite!r}; choose from {', '.join(SUITES)}")
     # The tiny sizes of a CPU run show that the suite works, and nothing else.
