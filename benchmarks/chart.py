@@ -28,6 +28,7 @@ SUBJECTS = {
     "pil_timm": "15 workers, Pillow",
 }
 BEST_OF = {"dali": ("dali", "dali_crop")}  # ways of one peer, of which the better is shown
+VARIANT = "ordinary"  # of the training step, which is shown
 WIDTH, LEFT, RIGHT = 800, 200, 60  # pixels: the picture, what is beside the bars
 TOP, BAR, STEP, GAP = 70, 16, 22, 42  # the heading, a bar, from bar to bar, a case's name
 FULL = WIDTH - LEFT - RIGHT  # the limit
@@ -102,8 +103,8 @@ def described(result: Result) -> str:
 def share(result: Result, case: str, subject: str) -> float:
     """Return a subject's share of the limit."""
     ways = BEST_OF.get(subject, (subject,))
-    rows = (row for row in result.rows if row["case"] == case and row["subject"] in ways)
-    return max(float(row["ratio_to_limit"]) for row in rows if "ratio_to_limit" in row)
+    rows = [row for row in result.rows if row["case"] == case and row.get("variant", VARIANT) == VARIANT]
+    return max(float(row["ratio_to_limit"]) for row in rows if row["subject"] in ways and "ratio_to_limit" in row)
 
 
 def _bars(result: Result, theme: Theme) -> Iterator[str]:

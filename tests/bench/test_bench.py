@@ -131,7 +131,12 @@ def test_jpeg_measures_every_stage_next_to_the_limit(tmp_path, console):
     assert list(rows) == session.subjects
     assert {"limit", "fastload_cpu_decode", "fastload"} <= set(rows)
     assert rows["limit"]["ratio_to_limit"] == 1
-    assert all(row["metric"] == "img_per_s" and row["ratio_to_limit"] > 0 for row in rows.values())
+    for name, row in rows.items():
+        assert (row["metric"], row["variant"]) == ("img_per_s", "ordinary")
+        assert row["ratio_to_limit"] > 0
+        assert row["cpu_ms_per_img"] > 0
+        assert 0 <= row["wait_p50_ms"] <= row["wait_p99_ms"] <= row["wait_max_ms"]
+        assert ("first_share" in row) == (name in {"fastload", "offload", "dali", "dali_crop"})
 
 
 def test_views_are_made_in_workers_and_on_the_device(tmp_path, console):

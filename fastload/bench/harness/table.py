@@ -10,7 +10,17 @@ from fastload.bench.harness.row import Row
 __all__ = ["HEADINGS", "Table", "figure_of", "layout"]
 
 # Entries beside a row's metric that get a column of their own, if any row has them.
-BESIDE = ("ratio_to_per_tensor", "ratio_to_handwritten", "ratio_to_floor", "ratio_to_limit", "peak_gib", "host_us")
+BESIDE = (
+    "ratio_to_per_tensor",
+    "ratio_to_handwritten",
+    "ratio_to_floor",
+    "ratio_to_limit",
+    "first_share",
+    "gap_p99_ms",
+    "cpu_ms_per_img",
+    "peak_gib",
+    "host_us",
+)
 DECIMALS = {1: 3, 2: 1}  # by the digits before the point
 SMALL = 0.1  # below it three decimals are too few
 HEADINGS = {
@@ -23,6 +33,9 @@ HEADINGS = {
     "ratio_to_handwritten": "times the handwritten loop's",
     "ratio_to_floor": "times the floor",
     "ratio_to_limit": "share of the limit",
+    "first_share": "share in the first steps",
+    "gap_p99_ms": "wait for a batch, p99, ms",
+    "cpu_ms_per_img": "CPU ms an image",
     "peak_gib": "peak GiB",
     "host_us": "host µs",
     "final_loss": "final loss",
@@ -49,21 +62,16 @@ def layout(result: Result) -> Table:
 
     Where a row has ``mean`` and ``std``, over several seeds, the cell shows these.
     """
+    names = ["case", *(["variant"] if any("variant" in row for row in result.rows) else []), "subject"]
     by_subject: dict[tuple[str, ...], dict[str, str]] = {}
     for row in result.rows:
-        by_subject.setdefault(_names(row), {}).update(_cells(row))
+        by_subject.setdefault(tuple(row.get(name, "") for name in names), {}).update(_cells(row))
     columns = list(dict.fromkeys(column for cells in by_subject.values() for column in cells))
-    names = ["case", *(["variant"] if any("variant" in row for row in result.rows) else []), "subject"]
     return Table(
         headings=[*names, *(HEADINGS.get(column, column) for column in columns)],
         lines=[[*name, *(cells.get(column, "") for column in columns)] for name, cells in by_subject.items()],
         names=len(names),
     )
-
-
-def _names(row: Row) -> tuple[str, ...]:
-    variant = (row["variant"],) if "variant" in row else ()
-    return row["case"], *variant, row["subject"]
 
 
 def _cells(row: Row) -> dict[str, str]:

@@ -19,8 +19,7 @@ from fastload.bench.harness.charts import CLASSES, check_charts, write_charts
 from fastload.bench.harness.window import Batches, Step, Window, outside_gib, run, timed_window
 from fastload.bench.imagenet import MEAN, STD
 from fastload.bench.subjects.loaders import DTYPE, LAYOUT
-from fastload.bench.subjects.stages import CPU_STAGES, STAGES, JpegFiles
-from fastload.bench.subjects.workers import decoding_workers
+from fastload.bench.subjects.stages import CPU_STAGES, STAGES, STATIC_STAGES, JpegFiles
 from fastload.data import sample_data
 from fastload.kernels import reference
 
@@ -40,8 +39,8 @@ class JpegSize:
     just idle runs faster than a busy one.
 
     The warm-up lasts until queues are full and pinned memory has stopped growing; while it grows, steps take two to
-    four times as long. Decoders' buffers grow over hundreds of batches, so ``settling`` batches are decoded before,
-    without training.
+    four times as long. Decoders' buffers grow over hundreds of batches: those are the ``first`` steps, which are timed
+    by themselves. Where nothing trains, ``settling`` batches are decoded before.
     """
 
     model: str
@@ -50,13 +49,14 @@ class JpegSize:
     steps: int = 100
     warm_up: int = 50
     settling: int = 400
+    first: int = 300
     files: int = 1280  # one in five held out, which are not read
     side: int = 224
 
-    def window(self, subject: str) -> tuple[int, int]:
-        """Return the steps of warm-up, and the steps that are timed."""
+    def window(self, subject: str, workers: int) -> tuple[int, int]:
+        """Return the steps of warm-up, and the steps that are timed, for ``workers`` if the subject's decode."""
         if subject in CPU_STAGES:
-            return decoding_workers(), self.rounds * decoding_workers()
+            return workers, self.rounds * workers
         return self.warm_up, self.steps
 
 
@@ -101,10 +101,22 @@ class FileWindows:
             with self._counted(name), closing(STAGES[name](self.files)) as batches:
                 run(look, batches, self.size.settling)
 
-    def window(self, name: str, step: Step) -> Window:
-        """Time a window of ``step`` on the batches of a subject, or on the batch kept on the device for the limit."""
-        batches = self._kept() if name == "limit" else STAGES[name](self.files)
-        warm_up, steps = self.size.window(name)
+    def window(self, name: str, step: Step, *, static: bool = False) -> Window:
+        """Time a window of ``step`` on the batches of a subject, or on the batch kept on the device for the limit.
+
+        With ``static``, batches come at fixed addresses.
+        """
+        warm_up, steps = self.size.window(name, self.files.decoding)
+        return self._window(name, step, warm_up, steps, static=static)
+
+    def first(self, name: str, step: Step) -> Window:
+        """Time the first steps of a subject, from its first batch on."""
+        return self._window(name, step, 1, self.size.first)
+
+    def _window(self, name: str, step: Step, warm_up: int, steps: int, *, static: bool = False) -> Window:
+        batches = self._kept() if name == "limit" else STAGES[name](replace(self.files, static=static))
+        if static and name not in STATIC_STAGES:
+            batches = _at_fixed_addresses(batches)
         with self._counted(name):
             window = timed_window(step, batches, warm_up=warm_up, steps=steps, device=self.files.device)
         peak = None if window.peak_gib is None else window.peak_gib + self.outside[name]
@@ -120,6 +132,16 @@ class FileWindows:
     def _kept(self) -> Batches:
         while True:
             yield self.kept
+
+
+def _at_fixed_addresses(batches: Batches) -> Batches:
+    """Copy each batch to the same memory, as users of other loaders do for a CUDA graph."""
+    with closing(batches):
+        images, labels = (torch.empty_like(each) for each in next(batches))
+        for batch in batches:
+            images.copy_(batch[0])
+            labels.copy_(batch[1])
+            yield images, labels
 
 
 def look(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -23,19 +23,38 @@ from fastload.bench.subjects.dali import dali
 from fastload.bench.subjects.loaders import DTYPE, LAYOUT
 from fastload.bench.subjects.workers import READING_WORKERS, decoding_workers
 
-__all__ = ["CPU_STAGES", "STAGES", "JpegFiles", "endless_loader"]
+__all__ = ["CPU_STAGES", "STAGES", "STATIC_STAGES", "JpegFiles", "endless_loader"]
 
 ENDLESS = 10**9  # samples: more than any window takes
 
 
 @dataclass(frozen=True)
 class JpegFiles:
-    """JPEG files, a folder for each class, and the batches to make of them."""
+    """JPEG files, a folder for each class, and the batches to make of them.
+
+    Attributes:
+        root: the folder.
+        batch: how many images a batch has.
+        side: of the square images, in pixels.
+        device: where the batches go.
+        static: whether ``STATIC_STAGES`` deliver at fixed addresses.
+        workers: how many workers there are; None for all cores but one where they decode, and eight where they read.
+    """
 
     root: Path
     batch: int
     side: int
     device: torch.device
+    static: bool = False
+    workers: int | None = None
+
+    @property
+    def decoding(self) -> int:
+        return self.workers or decoding_workers()
+
+    @property
+    def reading(self) -> int:
+        return self.workers or READING_WORKERS
 
 
 def pil_timm(files: JpegFiles) -> Batches:
@@ -68,12 +87,12 @@ def oneline(files: JpegFiles) -> Batches:
 
 def fastload_cpu_decode(files: JpegFiles) -> Batches:
     """Workers decode whole images, and the rest happens on the device: for GPUs without a JPEG decoder."""
-    return _fastload(files, decoding_workers(), partial(fl.collate, decode=True))
+    return _fastload(files, files.decoding, partial(fl.collate, decode=True))
 
 
 def fastload(files: JpegFiles) -> Batches:
     """Workers only read files."""
-    return _fastload(files, READING_WORKERS, fl.collate)
+    return _fastload(files, files.reading, fl.collate)
 
 
 def offload(files: JpegFiles) -> Batches:
@@ -87,13 +106,14 @@ def offload(files: JpegFiles) -> Batches:
             v2.Normalize(MEAN, STD),
         ]
     )
-    plain = endless_loader(datasets.ImageFolder(files.root, transform), files.batch, READING_WORKERS, files.device)
-    with fl.offload(plain, device=files.device, dtype=DTYPE, memory_format=LAYOUT, verbose=False) as batches:
+    plain = endless_loader(datasets.ImageFolder(files.root, transform), files.batch, files.reading, files.device)
+    device, static = files.device, files.static
+    with fl.offload(plain, device=device, dtype=DTYPE, memory_format=LAYOUT, static=static, verbose=False) as batches:
         yield from batches
 
 
 def _decoded(files: JpegFiles) -> DataLoader[Any]:
-    return endless_loader(_cropped(files), files.batch, decoding_workers(), files.device)
+    return endless_loader(_cropped(files), files.batch, files.decoding, files.device)
 
 
 def _cropped(files: JpegFiles) -> Dataset[Any]:
@@ -111,13 +131,15 @@ def _timm(dataset: Dataset[Any], files: JpegFiles) -> Batches:
     from timm.data.loader import PrefetchLoader as TimmPrefetchLoader  # noqa: PLC0415  (a peer that may be missing)
     from timm.data.loader import fast_collate  # noqa: PLC0415
 
-    loader = endless_loader(dataset, files.batch, decoding_workers(), files.device, fast_collate)
+    loader = endless_loader(dataset, files.batch, files.decoding, files.device, fast_collate)
     for images, labels in TimmPrefetchLoader(loader, MEAN, STD, device=files.device, img_dtype=DTYPE):
         yield images.contiguous(memory_format=LAYOUT), labels
 
 
 def _fastload(files: JpegFiles, workers: int, collate_fn: Callable[[Any], Any]) -> Batches:
-    loader = endless_loader(fl.data.ImageFolder(files.root), files.batch, workers, files.device, collate_fn)
+    dataset = fl.data.ImageFolder(files.root)
+    # Its thread would only pass files on: fastload pins them itself.
+    loader = endless_loader(dataset, files.batch, workers, files.device, collate_fn, pin_memory=False)
     transform = T.Compose(
         [
             T.DecodeJpeg(),
@@ -126,7 +148,7 @@ def _fastload(files: JpegFiles, workers: int, collate_fn: Callable[[Any], Any]) 
             T.Normalize(MEAN, STD, dtype=DTYPE, memory_format=LAYOUT),
         ]
     )
-    with fl.PrefetchLoader(loader, transform=transform, device=files.device) as batches:
+    with fl.PrefetchLoader(loader, transform=transform, device=files.device, static=files.static) as batches:
         yield from batches
 
 
@@ -136,6 +158,8 @@ def endless_loader(
     workers: int,
     device: torch.device,
     collate_fn: Callable[[Any], Any] | None = None,
+    *,
+    pin_memory: bool = True,
 ) -> DataLoader[Any]:
     """Return a loader of batches drawn with replacement."""
     gc.collect()  # a forked worker that inherits batches as garbage would be aborted when it collects them
@@ -145,12 +169,12 @@ def endless_loader(
         sampler=RandomSampler(dataset, replacement=True, num_samples=ENDLESS),  # type: ignore[arg-type]
         num_workers=workers,
         collate_fn=collate_fn,
-        pin_memory=device.type == "cuda",
+        pin_memory=pin_memory and device.type == "cuda",
     )
 
 
 def _dali(files: JpegFiles, *, crops_in_decoder: bool) -> Batches:
-    threads = decoding_workers()
+    threads = files.decoding
     return dali(files.root, files.batch, files.side, files.device, threads=threads, crops_in_decoder=crops_in_decoder)
 
 
@@ -166,3 +190,4 @@ STAGES: dict[str, Callable[[JpegFiles], Batches]] = {
     "offload": offload,
 }
 CPU_STAGES = ("pil_timm", "torchvision_timm", "plain", "oneline", "fastload_cpu_decode")  # those that decode in workers
+STATIC_STAGES = ("fastload", "offload")

@@ -22,6 +22,7 @@ from fastload.bench.harness.row import Row
 from fastload.bench.harness.suite import Suite
 from fastload.bench.harness.window import Window
 from fastload.bench.subjects.file_windows import FileWindows, JpegSize, write_photographs
+from fastload.bench.subjects.training import TrainingStep, cudnn_search
 from fastload.bench.suites import jpeg
 from fastload.environment import cores
 
@@ -79,7 +80,10 @@ def _measure(plan: Plan[JpegSize], root: Path, ranks: int) -> list[Row]:
         distributed.all_reduce(speed, distributed.ReduceOp.MIN)
         return replace(window, steps_per_s=speed.item())
 
-    return jpeg.train_by_turns(plan, windows, plan.subjects, ranks=ranks, wrap=_replicated, agreed=slowest)
+    with cudnn_search():
+        step = TrainingStep(plan.size.model, plan.device, _replicated)
+        jpeg.compile_step(windows, step)
+        return jpeg.train_by_turns(plan, windows, plan.subjects, step, variant="ordinary", ranks=ranks, agreed=slowest)
 
 
 def _replicated(model: nn.Module) -> nn.Module:

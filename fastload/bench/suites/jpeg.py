@@ -8,10 +8,10 @@ Every subject reads the same files and feeds the same compiled training step. It
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
 
 from fastload.bench.harness.plan import Plan
 from fastload.bench.harness.row import Row
@@ -20,11 +20,11 @@ from fastload.bench.harness.turns import Figure, Figures, by_turns
 from fastload.bench.harness.window import Window
 from fastload.bench.subjects import dali, training
 from fastload.bench.subjects.file_windows import SEED, FileWindows, JpegSize, look
-from fastload.bench.subjects.stages import STAGES
+from fastload.bench.subjects.stages import CPU_STAGES, STAGES
 from fastload.bench.subjects.training import TrainingStep, cudnn_search
 from fastload.bench.subjects.workers import READING_WORKERS, decoding_workers
 
-__all__ = ["CASES", "SUITE", "common_settings", "train_by_turns"]
+__all__ = ["CASES", "SUITE", "common_settings", "compile_step", "train_by_turns"]
 
 CPU_SIZE = JpegSize("squeezenet1_1", batch=4, rounds=1, steps=1, warm_up=1, settling=1, files=20, side=32)
 CASES = {
@@ -38,11 +38,11 @@ CASES = {
 def measure(plan: Plan[JpegSize]) -> list[Row]:
     subjects = [name for name in plan.subjects if name != SUITE.baseline]
     with FileWindows.open(plan.size, plan.device) as windows:
+        if plan.case != "loader":
+            return _train(plan, windows, subjects)
         for name in plan.track(subjects, "checking"):
             windows.check(name)
             windows.settle(name)
-        if plan.case != "loader":
-            return train_by_turns(plan, windows, subjects)
 
         def delivered(name: str) -> Figures:
             return {"loader_img_per_s": Figure(plan.size.batch * windows.window(name, look).steps_per_s)}
@@ -50,29 +50,69 @@ def measure(plan: Plan[JpegSize]) -> list[Row]:
         return by_turns(plan, subjects, delivered)
 
 
+def _train(plan: Plan[JpegSize], windows: FileWindows, subjects: Sequence[str]) -> list[Row]:
+    """Measure each subject's first steps, check what it delivers, and measure its later steps by turns."""
+    with cudnn_search():
+        step = TrainingStep(windows.size.model, plan.device)
+        compile_step(windows, step)
+        on_device = [name for name in subjects if name not in CPU_STAGES]
+        firsts = _first_shares(plan, windows, on_device, step)
+        for name in plan.track(subjects, "checking"):
+            windows.check(name)
+        rows = train_by_turns(plan, windows, subjects, step, variant="ordinary")
+        if plan.device.type == "cuda":
+            rows += train_by_turns(plan, windows, on_device, step, variant="graph")
+        return [row | firsts.get((row["subject"], row["variant"]), {}) for row in rows]
+
+
+def _first_shares(
+    plan: Plan[JpegSize], windows: FileWindows, subjects: Sequence[str], step: TrainingStep
+) -> dict[tuple[str, str], dict[str, float]]:
+    """Return what a subject's rows say of its first steps, in which a process uses it for the first time."""
+
+    def window(name: str) -> Figures:
+        first = windows.window(name, step) if name == SUITE.baseline else windows.first(name, step)
+        return first.img_per_s(windows.size.batch)
+
+    rows = by_turns(
+        replace(plan, runs=1), subjects, window, ratios={"img_per_s": SUITE.baseline}, around=SUITE.baseline
+    )
+    shares = {row["subject"]: row["ratio_to_limit"] for row in rows if row["subject"] != SUITE.baseline}
+    return {(name, "ordinary"): {"first_share": share} for name, share in shares.items()}
+
+
 def train_by_turns(
     plan: Plan[Any],
     windows: FileWindows,
     subjects: Sequence[str],
+    step: TrainingStep,
     *,
+    variant: str,
     ranks: int = 1,
-    wrap: Callable[[nn.Module], nn.Module] | None = None,
     agreed: Callable[[Window], Window] = lambda window: window,
 ) -> list[Row]:
     """Measure the subjects by turns while they train, with the limit around each.
 
-    In one of several processes, ``ranks`` is how many there are, ``wrap`` makes the model one of theirs, and
-    ``agreed`` returns the window on which they agree.
+    The ``variant`` is the ``"ordinary"`` step, or the same as a CUDA ``"graph"``. In one of several processes,
+    ``ranks`` is how many there are, and ``agreed`` returns the window on which they agree.
     """
-    with cudnn_search():
-        step = TrainingStep(windows.size.model, plan.device, wrap)
-        windows.window(SUITE.baseline, step)  # compiles the model
-        windows.outside[SUITE.baseline] = 0.0  # so far the model's own memory, which every subject uses
+    is_graph = variant == "graph"
 
-        def window(name: str) -> Figures:
-            return agreed(windows.window(name, step)).img_per_s(ranks * windows.size.batch)
+    def window(name: str) -> Figures:
+        timed = windows.window(name, step.as_graphs() if is_graph else step, static=is_graph)
+        if is_graph:  # the allocator does not count what graphs use
+            timed = replace(timed, peak_gib=None)
+        return agreed(timed).img_per_s(ranks * windows.size.batch)
 
-        return by_turns(plan, subjects, window, ratios={"img_per_s": SUITE.baseline}, around=SUITE.baseline)
+    return by_turns(
+        plan, subjects, window, ratios={"img_per_s": SUITE.baseline}, around=SUITE.baseline, variant=variant
+    )
+
+
+def compile_step(windows: FileWindows, step: TrainingStep) -> None:
+    """Run a window of the limit, in which the model is compiled."""
+    windows.window(SUITE.baseline, step)
+    windows.outside[SUITE.baseline] = 0.0  # so far the model's own memory, which every subject uses
 
 
 def common_settings(device: torch.device) -> dict[str, object]:
