@@ -27,6 +27,7 @@ RGB = 3  # nvjpegOutputFormat_t: planes of red, green and blue
 PLANES = 4  # places for planes in nvjpegImage_t; three are used
 COMMON = 2  # times the mean area of a batch; buffers are not made for larger images, of which there may be few
 LONGER = 8  # in a later batch a place may get a file as long as those of an eighth of the batch further up in this one
+MARGIN = 2  # and longer, but seldom by more than this factor
 NAMES = ("libnvjpeg.so.13", "libnvjpeg.so.12")
 STATUS = {
     1: "not initialised",
@@ -72,7 +73,8 @@ class Engines:
         The engines do not wait for ``stream``: no queued work may still use the planes.
 
         Args:
-            files: addresses on the host, uint64 (N,); the files must be kept until ``stream`` has passed this call.
+            files: addresses on the host, uint64 (N,), in one block, which must be kept until ``stream`` has passed this
+                call.
             lengths: in bytes, uint64 (N,).
             planes: addresses on the device of red, green and blue, uint64 (N, 3).
             pitches: bytes from one row to the next, uint64 (N,).
@@ -94,14 +96,26 @@ class Engines:
                 self._batch = len(files)
             try:
                 if len(files) > self._grown:
-                    for larger in _larger_files(planes[:, 1] - planes[:, 0]):
-                        self._decode(files[larger], lengths[larger], images[larger], stream)
-                    wait_for_current_stream(self._device)  # so that what follows writes last
-                    self._grown = len(files)
+                    self._grown = len(files)  # once, even if a file is bad
+                    self._grow_buffers(files, lengths, images, stream)
                 self._decode(files, lengths, images, stream)
             except DecodingError:
                 self._batch = 0  # initialise again before the next batch
                 raise
+
+    def _grow_buffers(self, files: np.ndarray, lengths: np.ndarray, images: np.ndarray, stream: int) -> None:
+        """Decode larger batches than this one, which leave buffers that seldom grow later.
+
+        nvJPEG has buffers for each place of a batch, one as long as the file and others for the image. Until one of
+        them has grown, it waits for all that has been queued on the device.
+        """
+        longer = _longer_lengths(lengths)
+        for largest in _largest(images[:, 1] - images[:, 0], images[:, PLANES]):
+            # What follows the file is read with it, and does no harm.
+            room = (files + lengths).max() - files[largest]
+            same = np.full(len(files), largest)
+            self._decode(files[same], np.minimum(longer, room), images[same], stream)
+        wait_for_current_stream(self._device)  # so that what follows writes last
 
     def _decode(self, files: np.ndarray, lengths: np.ndarray, images: np.ndarray, stream: int) -> None:
         addresses = (ctypes.c_void_p(array.ctypes.data) for array in (files, lengths, images))
@@ -113,16 +127,19 @@ class Engines:
             raise DecodingError(f"{function}: {STATUS.get(status, f'status {status}')}")
 
 
-def _larger_files(areas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each place of a batch a file as large as those of later batches there, in pixels; and one as long.
+def _longer_lengths(lengths: np.ndarray) -> np.ndarray:
+    """For each place of a batch a length that its files seldom have in later ones; ``lengths``: the longest first."""
+    places = np.arange(len(lengths))
+    return MARGIN * lengths[np.maximum(places - len(places) // LONGER, 0)]
 
-    ``areas`` are those of the files, the longest first. Decoded once, in a batch before the first, they leave buffers
-    that seldom grow later: until one has grown, everything else on the device waits.
+
+def _largest(planes: np.ndarray, widths: np.ndarray) -> list[int]:
+    """The images of a batch with the most pixels, with the longest rows and with the most rows, but for huge ones.
+
+    ``planes`` are sizes of planes in bytes, and ``widths`` their rows'.
     """
-    common = np.flatnonzero(areas <= COMMON * areas.mean())
-    largest = common[np.argmax(areas[common])]
-    places = np.arange(len(areas))
-    return np.full_like(places, largest), np.maximum(places - len(places) // LONGER, 0)
+    common = np.flatnonzero(planes <= COMMON * planes.mean())
+    return [int(common[np.argmax(sizes[common])]) for sizes in (planes, widths, planes // widths)]
 
 
 @cache

@@ -2,20 +2,23 @@
 
 import numpy as np
 
-from fastload.decode.nvjpeg import _larger_files
+from fastload.decode.nvjpeg import _largest, _longer_lengths
 
-AREAS = np.array([500 * 375] * 14 + [640 * 480, 6000 * 4000])
-
-
-def test_each_place_is_given_a_large_image_but_not_one_of_the_few_that_are_huge():
-    largest, _ = _larger_files(AREAS)
-    assert set(AREAS[largest]) == {640 * 480}
+WIDTHS = np.array([500] * 13 + [375, 640, 6000], dtype=np.uint64)
+HEIGHTS = np.array([375] * 13 + [500, 360, 4000], dtype=np.uint64)
 
 
-def test_each_place_is_given_a_file_from_further_up_where_the_longer_ones_are():
-    _, longer = _larger_files(AREAS)
-    assert longer.tolist() == [0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]
+def test_buffers_grow_for_the_largest_the_widest_and_the_highest_but_not_for_the_few_that_are_huge():
+    largest, widest, highest = _largest(WIDTHS * HEIGHTS, WIDTHS)
+    assert (largest, widest, highest) == (14, 14, 13)
+
+
+def test_each_place_is_given_twice_the_length_of_a_file_further_up_where_the_longer_ones_are():
+    lengths = np.arange(16, 0, -1, dtype=np.uint64)
+    assert _longer_lengths(lengths).tolist() == [32, 32, 32, 30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6]
 
 
 def test_a_single_file_is_all_there_is():
-    assert [places.tolist() for places in _larger_files(np.array([100]))] == [[0], [0]]
+    one = np.array([100], dtype=np.uint64)
+    assert _largest(one, one) == [0, 0, 0]
+    assert _longer_lengths(one).tolist() == [200]
