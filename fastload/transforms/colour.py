@@ -72,6 +72,7 @@ class ColorJitter(Transform):
         }
         self.ranges = {op: bounds for op, bounds in given.items() if bounds is not None}
         self.p = probability(p)
+        self.uniform_count = max(2, self.numbers + (self.p < 1))
 
     def __repr__(self) -> str:
         ranges = [f"{op.name.lower()}={bounds}" for op, bounds in self.ranges.items()]
@@ -79,7 +80,7 @@ class ColorJitter(Transform):
 
     def sample(self, sizes: torch.Tensor, key: Key) -> torch.Tensor:
         """Each image's S operations in order, float32 (N, S, 2): code (``Op``) and amount."""
-        drawn = key.uniform(len(sizes), max(2, self.numbers + (self.p < 1)))
+        drawn = key.uniform(len(sizes), self.uniform_count)
         ops = self.ops(drawn)
         if self.p < 1:
             ops[drawn[:, self.numbers] >= self.p] = Op.NONE

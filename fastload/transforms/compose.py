@@ -123,7 +123,10 @@ class Compose(Transform):
 
     def _run_together(self, batch: Batch, key: Key, members: list[tuple[int, Any]]) -> None:
         transforms = [transform for _, transform in members]
+        counts = {draw: transform.uniform_count for draw, transform in members if transform.uniform_count}
         with batch.work(channels=_channels(transforms), store=_store(transforms)) as work:
+            if len(counts) > 1:
+                key = key.drawn(len(work.sizes), counts)
             for draw, transform in members:
                 transform.record(work, transform.sample(work.sizes, key.for_draw(draw)))
 

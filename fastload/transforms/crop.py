@@ -44,6 +44,8 @@ class RandomResizedCrop(Transform):
             is not one of the three.
     """
 
+    uniform_count = 2 * ATTEMPTS + 2
+
     def __init__(
         self,
         size: int | Sequence[int],
@@ -63,7 +65,7 @@ class RandomResizedCrop(Transform):
 
     def sample(self, sizes: torch.Tensor, key: Key) -> torch.Tensor:
         """Boxes, int32 (N, 4): top, left, height, width."""
-        numbers, whole = key.uniform(len(sizes), 2 * ATTEMPTS + 2).numpy(), sizes.numpy()
+        numbers, whole = key.uniform(len(sizes), self.uniform_count).numpy(), sizes.numpy()
         widths, heights = draw_sides(whole, numbers[:, :-2], self.scale, self.ratio)
         fits = (heights > 0) & (heights <= whole[:, :1]) & (widths > 0) & (widths <= whole[:, 1:])
         size, found = first_accepted(fits, heights, widths)

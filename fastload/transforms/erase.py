@@ -58,6 +58,8 @@ class RandomErasing(Transform):
             string other than "random".
     """
 
+    uniform_count = 2 * ATTEMPTS + 3
+
     def __init__(
         self,
         p: float = 0.5,
@@ -76,7 +78,7 @@ class RandomErasing(Transform):
         return f"RandomErasing({self.p}, {self.scale}, {self.ratio}, {self.value!r})"
 
     def sample(self, sizes: torch.Tensor, key: Key) -> Erasure:
-        numbers, whole = key.uniform(len(sizes), 2 * ATTEMPTS + 3).numpy(), sizes.numpy()
+        numbers, whole = key.uniform(len(sizes), self.uniform_count).numpy(), sizes.numpy()
         heights, widths = draw_sides(whole, numbers[:, : 2 * ATTEMPTS], self.scale, self.ratio)
         size, found = first_accepted((heights < whole[:, :1]) & (widths < whole[:, 1:]), heights, widths)
         start = corners(numbers[:, -3:-1], whole - size)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import accumulate
 from operator import index
 from typing import Any
 
@@ -20,6 +23,7 @@ LIMITS = {"seed": 2**63, "epoch": 2**32, "draw": 2**16, "view": VIEWS}
 LIMITS |= dict.fromkeys(("place", "stride", "step"), PLACES)
 NUMBERS = 2**24  # of a sample
 LOW, HIGH, HALF = np.uint64(2**32 - 1), np.uint64(32), 2.0**-32  # the halves of a word, each a number of 32 bits
+DRAW = 16  # where the draw's bits begin in a stream
 UNIFORM, SEEDS, BATCH = range(3)  # kinds of draws: numbers of each sample, seeds of each sample, numbers of the batch
 
 
@@ -58,6 +62,7 @@ class Key:
     step: int = 1
     view: int = 0
     _rows: np.ndarray | None = field(default=None, compare=False, repr=False)
+    _drawn: Mapping[int, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in LIMITS:
@@ -94,12 +99,30 @@ class Key:
 
     def uniform(self, samples: int, count: int = 1) -> torch.Tensor:
         """Numbers in [0, 1), multiples of 2**-32: float64 (samples, count) on the CPU; (samples,) if ``count`` is 1."""
-        words = self._words(samples, -(-count // 2), UNIFORM)
-        numbers = np.empty((2 * len(words), samples))  # a row for each number: NumPy is fastest along long rows
-        np.multiply(words & LOW, HALF, out=numbers[::2])
-        np.multiply(words >> HIGH, HALF, out=numbers[1::2])
+        numbers = self._drawn.get(self.draw)
+        if numbers is None or numbers.shape[1] != samples or len(numbers) < count:
+            words = self._words(samples, -(-count // 2), UNIFORM)
+            numbers = _numbers(words)
         drawn = torch.from_numpy(numbers[:count].T)
         return drawn[:, 0] if count == 1 else drawn
+
+    def drawn(self, samples: int, counts: Mapping[int, int]) -> Key:
+        """The same key with numbers drawn ahead: of each sample so many of :meth:`uniform`'s for each ``draw``.
+
+        >>> key = Key(seed=3)
+        >>> ahead = key.drawn(4, {0: 2, 1: 5})
+        >>> torch.equal(ahead.for_draw(1).uniform(4, 5), key.for_draw(1).uniform(4, 5))
+        True
+
+        All are drawn at once, which takes as long as one of the draws: NumPy's calls take longer than their work.
+        """
+        words = {draw: -(-count // 2) for draw, count in counts.items()}
+        which, streams = _rows_of(tuple(words.items()), self._stream(UNIFORM) - (self.draw << DRAW))
+        counters = which + self._places(samples) * np.uint64(NUMBERS)
+        numbers = _numbers(random_words(counters, self.seed, streams))
+        ends = accumulate(2 * count for count in words.values())
+        drawn = {draw: numbers[end - 2 * count : end] for (draw, count), end in zip(words.items(), ends, strict=True)}
+        return self._with("_drawn", drawn)
 
     def integers(self, samples: int) -> torch.Tensor:
         """One number for each sample, int64 (samples,), uniform over 0 to 2**63 - 1: seeds of noise on the device."""
@@ -115,6 +138,8 @@ class Key:
         """The same key with one other value; several are made for each batch, and a whole new one takes longer."""
         key = object.__new__(Key)
         vars(key).update(vars(self))
+        if name != "draw":
+            vars(key)["_drawn"] = {}
         vars(key)[name] = value
         return key
 
@@ -138,7 +163,22 @@ class Key:
 
     def _stream(self, kind: int) -> int:
         """Epoch, transform, view and kind of draw, in 32, 16, 8 and 8 bits."""
-        return self.epoch << 32 | self.draw << 16 | self.view << 8 | kind
+        return self.epoch << 32 | self.draw << DRAW | self.view << 8 | kind
+
+
+def _numbers(words: np.ndarray) -> np.ndarray:
+    """The numbers that words hold, two in each: float64 (2 * W, samples) of uint64 (W, samples)."""
+    numbers = np.empty((2 * len(words), words.shape[1]))  # a row for each number: NumPy is fastest along long rows
+    np.multiply(words & LOW, HALF, out=numbers[::2])
+    np.multiply(words >> HIGH, HALF, out=numbers[1::2])
+    return numbers
+
+
+@lru_cache(maxsize=1024)  # a recipe draws the same in each batch of an epoch
+def _rows_of(words: tuple[tuple[int, int], ...], stream: int) -> tuple[np.ndarray, tuple[int, ...]]:
+    """For so many words of some draws: the index of each word in its draw, uint64 (W, 1), and each one's stream."""
+    which = np.concatenate([np.arange(count, dtype=np.uint64) for _, count in words])[:, None]
+    return which, tuple(stream + (draw << DRAW) for draw, count in words for _ in range(count))
 
 
 def _within_limit(name: str, given: Any) -> int:

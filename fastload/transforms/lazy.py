@@ -363,7 +363,7 @@ class LazyImages:
     @property
     def _all_sizes(self) -> torch.Tensor:
         """Heights and widths of all samples, int64 (N, 2)."""
-        return self._sizes[:: self.frames]
+        return self._sizes if self.frames == 1 else self._sizes[:: self.frames]
 
     def _each(self, parameters: torch.Tensor, others: torch.Tensor | float) -> torch.Tensor:
         """A row for each image, from those of the samples that work is recorded for, and ``others`` for the others."""
@@ -405,11 +405,13 @@ class LazyImages:
         """Add a step to the geometry, and note it in ``moves`` alone: targets are rounded and clipped after each."""
         count = len(self._sizes)
         self._geometry = self._geometry or Geometry.identity(size_of(self.images), count)
+        before = self._geometry.size
         step(self._geometry)
         size = self._geometry.size
         each = size if isinstance(size, tuple) else size[:: self.frames]
         self.moves.append(Movement(self._all_sizes, each, step=step, frames=self.frames, fill=mask_fill))
-        self._sizes = rows_of(size, count)
+        if size is not before:
+            self._sizes = rows_of(size, count)
 
 
 @dataclass
@@ -436,9 +438,9 @@ def _channels(values: tuple[float, ...], like: int | tuple[float, ...]) -> tuple
 def _bounds(codes: np.ndarray) -> np.ndarray:
     """Where each image's program is split in parts, int32 (N, P + 1): before each operation that needs a statistic."""
     images, slots = codes.shape
-    part = (codes >= Op.CONTRAST).cumsum(1)  # of each operation
-    parts = int(part[:, -1].max()) + 1 if images and slots else 1
+    part = (codes.T >= Op.CONTRAST).cumsum(0)  # of each operation; NumPy is fastest along the images
+    parts = int(part[-1].max()) + 1 if images and slots else 1
     bounds = np.full((images, parts + 1), slots, dtype=np.int32)
     for number in range(parts):
-        bounds[:, number] = (part < number).sum(1)
+        bounds[:, number] = (part < number).sum(0)
     return bounds

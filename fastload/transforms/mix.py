@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -71,11 +71,11 @@ class Mixing(Transform):
             raise TypeError(
                 "only images of one size can be mixed, and the batch has different ones: crop or resize them first"
             )
-        height, width = sizes[0].tolist() if count else (1, 1)
+        height, width = whole[0].tolist() if count else (1, 1)
         # All views of a batch are mixed alike, as its labels are.
         box, inside, outside, own = self._draw(key.for_view(0).generator(), height, width)
         mix = Mix(
-            partners=torch.from_numpy(np.roll(np.arange(count, dtype=np.int32), 1)),
+            partners=_partners(count),
             boxes=torch.from_numpy(np.full((count, 4), box, dtype=np.int32)),
             inside=_repeated(inside, count),
             outside=_repeated(outside, count),
@@ -279,6 +279,12 @@ def _check_classes(labels: torch.Tensor, num_classes: int | None) -> None:
             f"labels must be class numbers from 0 to {num_classes - 1}, num_classes being {num_classes}; got labels "
             f"from {low} to {high}: raise num_classes, or say where the labels are by labels_getter"
         )
+
+
+@lru_cache(maxsize=16)
+def _partners(count: int) -> torch.Tensor:
+    """The image before each of ``count``, int32 (count,)."""
+    return torch.from_numpy(np.roll(np.arange(count, dtype=np.int32), 1))
 
 
 def _repeated(weight: float, count: int) -> torch.Tensor:

@@ -20,6 +20,8 @@ class WithProbability(Transform):
         ValueError: ``p`` is not in [0, 1].
     """
 
+    uniform_count = 1
+
     def __init__(self, p: float = 0.5) -> None:
         self.p = probability(p)
 

@@ -122,6 +122,17 @@ def test_a_sample_has_its_numbers_however_it_comes():
     assert torch.equal(T.Key(seed=3).uniform(2000, 3), whole[:, :3])
 
 
+def test_numbers_drawn_ahead_are_those_drawn_one_by_one():
+    key = T.Key(seed=5, epoch=2, place=640, draw=1, stride=8, step=8, view=3)
+    ahead = key.drawn(100, {1: 22, 4: 1, 5: 7})
+    for draw, numbers in ((1, 22), (4, 1), (5, 7), (5, 3), (5, 40), (6, 2)):
+        assert torch.equal(ahead.for_draw(draw).uniform(100, numbers), key.for_draw(draw).uniform(100, numbers))
+    rows = torch.tensor([3, 50])
+    for change in (lambda key: key.for_rows(rows), lambda key: key.for_view(1), lambda key: key.advanced(2)):
+        assert torch.equal(change(ahead).for_draw(5).uniform(2), change(key).for_draw(5).uniform(2))
+    assert torch.equal(ahead.for_draw(5).uniform(60), key.for_draw(5).uniform(60))
+
+
 def test_ranks_cost_nothing():
     """Drawing all places between those of a rank would take a terabyte here."""
     assert T.Key(stride=2**30).uniform(256, 22).shape == (256, 22)

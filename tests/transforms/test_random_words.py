@@ -38,6 +38,12 @@ def test_no_two_pairs_of_seed_and_stream_have_the_same_keys():
     assert len({tuple(int(key) for key in _keys(*pair)) for pair in pairs}) == len(pairs)
 
 
+def test_rows_may_have_streams_of_their_own():
+    table = random_words(counters(12).reshape(3, 4), 5, (7, 2**40, 7))
+    for row, stream in enumerate((7, 2**40, 7)):
+        assert np.array_equal(table[row], random_words(counters(4, start=4 * row), 5, stream))
+
+
 @pytest.mark.parametrize("part", ["counter", "seed", "stream"])
 def test_one_bit_of_a_part_changes_half_of_the_words_bits(part):
     """Each of the 64 bits of a word changes with probability a half, whichever bit of the part does."""

@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 
 from fastload.kernels.common import gaussian_weights
+from fastload.kernels.parameters import upload_parameters
 from fastload.kernels.triton.tile import launch, locate, offset, read, write
-from fastload.kernels.upload import upload
 
 __all__ = ["blur"]
 
@@ -89,7 +89,7 @@ def blur(
     blurred = torch.empty_like(out, dtype=torch.float32)
     kernels = gaussian_weights(sigmas, kernel_size)
     reaches = (kernels > NEGLIGIBLE).sum(1, dtype=torch.int32) // 2
-    kernels, reaches = upload(images.device, kernels, reaches)
+    kernels, reaches = upload_parameters(images.device, kernels, reaches)
     launch(_rows_kernel, images, out, blurred, kernels, reaches, KERNEL_SIZE=kernel_size)
     launch(_columns_kernel, blurred, out, kernels, reaches, KERNEL_SIZE=kernel_size)
     return out

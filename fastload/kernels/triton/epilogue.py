@@ -29,6 +29,7 @@ import torch
 import triton
 import triton.language as tl
 
+from fastload.kernels.parameters import upload_parameters
 from fastload.kernels.spec import ColourProgram, Epilogue, Op
 from fastload.kernels.triton.colour_ops import (
     blend,
@@ -42,7 +43,6 @@ from fastload.kernels.triton.colour_ops import (
     turn_hue,
 )
 from fastload.kernels.triton.noise import normal
-from fastload.kernels.upload import upload
 
 __all__ = [
     "add_statistics",
@@ -69,7 +69,8 @@ END = tl.constexpr(-1)  # the code that ends an image's list of operations
 
 STATISTICS = tl.constexpr(7)  # of an image: sum of grey, three minima, three negated maxima
 FIXED_POINT_ONE = tl.constexpr(2.0**32)  # statistics are int64 in fixed point; this is 1.0
-MIN_IDENTITY = tl.constexpr(2.0)  # initial value of a minimum: above every value
+FARTHEST = tl.constexpr(2**33)  # ``MIN_IDENTITY`` in fixed point
+MIN_IDENTITY = tl.constexpr(2.0)  # above every value; minima are stored less it, so that all statistics begin at 0
 
 
 @triton.jit
@@ -199,13 +200,21 @@ def add_statistics(values, inside, whole, n, statistics, RANGES: tl.constexpr):
         for c in tl.static_range(len(values)):
             least = tl.min(tl.where(inside, values[c], MIN_IDENTITY))
             greatest = tl.min(tl.where(inside, -values[c], MIN_IDENTITY))
-            tl.atomic_min(statistics + 1 + c, (least * FIXED_POINT_ONE).to(tl.int64), sem="relaxed")
-            tl.atomic_min(statistics + 4 + c, (greatest * FIXED_POINT_ONE).to(tl.int64), sem="relaxed")
+            tl.atomic_min(statistics + 1 + c, _stored_minimum(least), sem="relaxed")
+            tl.atomic_min(statistics + 4 + c, _stored_minimum(greatest), sem="relaxed")
+
+
+@triton.jit
+def _stored_minimum(value):
+    return (value * FIXED_POINT_ONE).to(tl.int64) - FARTHEST
 
 
 @triton.jit
 def _statistic(previous, n, number: tl.constexpr):
-    return tl.load(previous + n * STATISTICS + number).to(tl.float32) / FIXED_POINT_ONE
+    stored = tl.load(previous + n * STATISTICS + number)
+    if number > 0:
+        stored += FARTHEST
+    return stored.to(tl.float32) / FIXED_POINT_ONE
 
 
 # Boxes and noise
@@ -243,6 +252,8 @@ def _erased(values, n, y, x, erase, seeds):
 
 # Host code
 
+END_ROW = np.array([END.value, 0], dtype=np.float32).view(np.int64)[0]
+
 
 def epilogue_arguments(
     epilogue: Epilogue, images: int, device: torch.device, *others: torch.Tensor
@@ -256,17 +267,17 @@ def epilogue_arguments(
     ops = [] if program is None else _ops_of_part(program, epilogue.part)
     noisy = erase is not None and any(erase.scale)
     boxes = [] if erase is None else [erase.boxes, *([erase.seeds] if noisy else [])]
-    initial_statistics = [_initial_statistics(images)] if epilogue.statistics else []
-    uploaded = upload(device, *ops, *boxes, *initial_statistics, *others)
-    on_device = iter(uploaded)
+    on_device = iter(upload_parameters(device, *ops, *boxes, *others))
     return {
         "program": (next(on_device), ops[0].shape[1]) if ops else None,
         "previous": epilogue.previous,
         "affine": None if epilogue.scale is None else (epilogue.scale, epilogue.bias),
         "erase": None if erase is None else (next(on_device), erase.scale, erase.bias),
         "seeds": next(on_device) if noisy else None,
-        "statistics": next(on_device) if initial_statistics else None,
-        "RANGES": bool(initial_statistics)
+        "statistics": torch.zeros(images, STATISTICS.value, dtype=torch.int64, device=device)
+        if epilogue.statistics
+        else None,
+        "RANGES": epilogue.statistics
         and program is not None
         and bool((program.ops.numpy()[..., 0] == Op.AUTOCONTRAST).any()),
     }, list(on_device)
@@ -275,19 +286,14 @@ def epilogue_arguments(
 def _ops_of_part(program: ColourProgram, part: int) -> list[torch.Tensor]:
     """One part's operations, (N, S, 2), where each image's list ends with ``END``; an empty list if there are none."""
     ops, bounds = program.ops.numpy(), program.bounds.numpy()
+    images, slots = ops.shape[:2]
     start, stop = bounds[:, part, None], bounds[:, part + 1, None]
     longest = int((stop - start).max(initial=0))
     if longest == 0:
         return []
-    slots = start + np.arange(longest + 1)
-    last = np.minimum(slots, ops.shape[1] - 1)
-    chosen = ops[np.arange(len(ops))[:, None], last]
-    chosen[slots >= stop] = END.value
-    return [torch.from_numpy(chosen)]
-
-
-def _initial_statistics(images: int) -> torch.Tensor:
-    """Statistics before the first tile: the identity of each atomic add and minimum."""
-    initial_statistics = np.full((images, STATISTICS.value), int(MIN_IDENTITY.value * FIXED_POINT_ONE.value))
-    initial_statistics[:, 0] = 0
-    return torch.from_numpy(initial_statistics)
+    chosen = start + np.arange(longest + 1)
+    is_end = chosen >= stop
+    places = np.minimum(chosen, slots - 1) + slots * np.arange(images)[:, None]
+    rows = np.ascontiguousarray(ops).view(np.int64).ravel().take(places)  # code and amount, moved as one number
+    rows[is_end] = END_ROW
+    return [torch.from_numpy(rows[..., None].view(np.float32))]

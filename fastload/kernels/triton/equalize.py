@@ -6,8 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
+from fastload.kernels.parameters import upload_parameters
 from fastload.kernels.triton.tile import launch, locate, offset, read, write
-from fastload.kernels.upload import upload
 
 __all__ = ["equalize"]
 
@@ -85,7 +85,7 @@ def equalize(images: torch.Tensor, chosen: torch.Tensor, *, dtype: torch.dtype =
     if out.numel() == 0:
         return out
     n, channels = images.shape[:2]
-    (chosen,) = upload(images.device, chosen)
+    (chosen,) = upload_parameters(images.device, chosen)
     tables = torch.empty(n, channels, 256, dtype=torch.uint8, device=images.device)
     _tables_kernel[(n * channels,)](
         images, tables, chosen, tuple(images.shape), images.stride(), BLOCK=BLOCK, num_warps=WARPS

@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 
 from fastload.kernels.common import SMOOTHING_CENTRE, SMOOTHING_NEIGHBOUR
+from fastload.kernels.parameters import upload_parameters
 from fastload.kernels.triton.tile import launch, locate, offset, read, write
-from fastload.kernels.upload import upload
 
 __all__ = ["sharpen"]
 
@@ -44,6 +44,6 @@ def _sharpen_kernel(
 def sharpen(images: torch.Tensor, factors: torch.Tensor, *, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """See :func:`fastload.kernels.sharpen`."""
     out = torch.empty_like(images, dtype=dtype)
-    (factors,) = upload(images.device, factors)
+    (factors,) = upload_parameters(images.device, factors)
     launch(_sharpen_kernel, images, out, factors, NEIGHBOUR=SMOOTHING_NEIGHBOUR, CENTRE=SMOOTHING_CENTRE)
     return out

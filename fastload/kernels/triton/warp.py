@@ -6,8 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
+from fastload.kernels.parameters import upload_parameters
 from fastload.kernels.triton.tile import launch, locate, offset, read, write
-from fastload.kernels.upload import upload
 
 __all__ = ["warp"]
 
@@ -69,7 +69,7 @@ def warp(
 ) -> torch.Tensor:
     """See :func:`fastload.kernels.warp`."""
     out = torch.empty_like(images, dtype=dtype)
-    (matrices,) = upload(images.device, matrices)
+    (matrices,) = upload_parameters(images.device, matrices)
     constants = {"BILINEAR": interpolation == "bilinear", "FILLED": fill is not None}
     launch(_warp_kernel, images, out, matrices, fill or 0.0, **constants)
     return out

@@ -1,0 +1,109 @@
+"""Parameters come to the device as they were when their launch was queued, though their memory is used again."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from fastload.kernels.parameters import MOST_LAYOUTS, _here, upload_parameters
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+CYCLES = 10**8  # of the device: far longer than the host takes to queue what these tests do
+
+
+def sums(device, first=0, count=60):
+    """What launches read that are queued one after the other, of two layouts in turn; each sums 1,000 equal numbers."""
+    device = torch.device(device)
+    read = []
+    for number in range(first, first + count):
+        rows, weights = upload_parameters(
+            device, torch.full((500 + number % 2 * 500, 2), number), torch.full((3,), number / 2)
+        )
+        read.append((rows[-500:].sum(), weights.sum()))
+    return [(int(rows), float(weights)) for rows, weights in read]
+
+
+def expected(first=0, count=60):
+    return [(1000 * number, 1.5 * number) for number in range(first, first + count)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_tensors_of_any_dtype_and_size_arrive(device):
+    tensors = [
+        torch.arange(26 * 300).view(300, 26),
+        torch.tensor([True, False, True]),
+        torch.empty(0, 4, dtype=torch.int32),
+        torch.rand(257, 3),
+        torch.rand(3, 257).T,
+    ]
+    for actual, given in zip(upload_parameters(torch.device(device), *tensors), tensors, strict=True):
+        assert actual.device.type == device
+        assert actual.dtype is given.dtype
+        assert torch.equal(actual.cpu(), given)
+    assert upload_parameters(torch.device(device)) == []
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_each_launch_reads_its_own(device):
+    assert sums(device) == expected()
+
+
+@pytest.mark.gpu
+def test_what_a_busy_device_has_yet_to_read_is_not_overwritten():
+    for _ in range(3):
+        torch.cuda._sleep(CYCLES)
+        assert sums("cuda") == expected()
+
+
+@pytest.mark.gpu
+def test_what_the_launch_after_the_next_reads_may_still_be_there():
+    """Two launches may read the parameters of the first, as a blur along rows and then along columns does."""
+    device, read = torch.device("cuda"), []
+    torch.cuda._sleep(CYCLES)
+    before = None
+    for number in range(40):
+        (values,) = upload_parameters(device, torch.full((1000,), number))
+        if before is not None:
+            read.append(before.sum())
+        before = values
+    assert [int(each) for each in read] == [1000 * number for number in range(39)]
+
+
+@pytest.mark.gpu
+def test_streams_in_turn_read_their_own():
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    torch.cuda._sleep(CYCLES)
+    read = []
+    for number in range(60):
+        with torch.cuda.stream(streams[number % 3]):
+            if number % 7 == 0:
+                torch.cuda._sleep(CYCLES // 20)
+            read.append(upload_parameters(torch.device("cuda"), torch.full((1000,), number))[0].sum())
+    assert [int(each) for each in read] == [1000 * number for number in range(60)]
+
+
+@pytest.mark.gpu
+def test_threads_read_their_own():
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda first: sums("cuda", first), [0, 100, 200, 300]))
+    assert found == [expected(first) for first in (0, 100, 200, 300)]
+
+
+@pytest.mark.gpu
+def test_memory_is_used_again_and_bounded():
+    device = torch.device("cuda")
+    for length in range(1, 3 * MOST_LAYOUTS):
+        for number in range(12):
+            upload_parameters(device, torch.full((length,), number))
+            torch.cuda.synchronize()
+    assert len(_here.blocks) == MOST_LAYOUTS
+    assert max(len(blocks._blocks) for blocks in _here.blocks.values()) <= 3
+
+
+@pytest.mark.gpu(2)
+def test_the_current_device_and_streams_are_what_they_were():
+    streams = [torch.cuda.current_stream(device) for device in range(2)]
+    (moved,) = upload_parameters(torch.device("cuda", 1), torch.arange(3))
+    assert moved.tolist() == [0, 1, 2]
+    assert torch.cuda.current_device() == 0
+    assert [torch.cuda.current_stream(device) for device in range(2)] == streams
