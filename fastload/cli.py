@@ -116,7 +116,8 @@ def bench(
     suite: Annotated[
         str,
         typer.Argument(
-            help="accuracy, ddp, jpeg, kernels, ladder, resident, step, transfer or views: see benchmarks/README.md."
+            help="accuracy, ddp, jpeg, kernels, ladder, oneline, resident, step, transfer or views: see "
+            "benchmarks/README.md."
         ),
     ],
     *,

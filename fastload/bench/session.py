@@ -21,7 +21,7 @@ from fastload.bench.harness.plan import Plan
 from fastload.bench.harness.result import Result
 from fastload.bench.harness.suite import Suite
 from fastload.bench.harness.table import layout
-from fastload.bench.suites import accuracy, ddp, jpeg, kernels, ladder, resident, step, transfer, views
+from fastload.bench.suites import accuracy, ddp, jpeg, kernels, ladder, oneline, resident, step, transfer, views
 from fastload.environment import cores
 
 __all__ = ["SUITES", "Session", "draw", "prepare"]
@@ -36,6 +36,7 @@ _ALL: tuple[Suite[Any], ...] = (
     step.SUITE,
     ddp.SUITE,
     views.SUITE,
+    oneline.SUITE,
 )
 SUITES = {suite.name: suite for suite in _ALL}
 RESULTS = Path("fastload-results")  # not over the figures of a checkout

@@ -6,6 +6,7 @@ import itertools
 import json
 from dataclasses import replace
 
+import psutil
 import pytest
 import torch
 from rich.console import Console
@@ -16,6 +17,8 @@ from fastload.bench.harness import result
 from fastload.bench.harness.plan import Plan
 from fastload.bench.harness.turns import Figure, by_turns
 from fastload.bench.subjects import normalizers, stages, steps, transfers, view_stages
+from fastload.bench.subjects.file_windows import look, write_photographs
+from fastload.bench.suites import oneline
 from fastload.cli import app
 from fastload.environment import cores
 
@@ -154,6 +157,67 @@ def test_views_have_no_figures_where_two_are_exchanged(tmp_path, monkeypatch):
     monkeypatch.setitem(view_stages.STAGES_OF_VIEWS, "fastload", exchanged)
     with pytest.raises(bench.WrongValuesError, match="fastload is wrong"):
         bench.prepare("views", subjects=["fastload"], runs=1, out=tmp_path).run()
+
+
+def test_oneline_is_measured_between_turns_of_the_plain_loop(tmp_path, console):
+    rows = measured(bench.prepare("oneline", cases=["vit_b16_b128"], runs=2, out=tmp_path).run(console))
+    limit = rows.pop(0)
+    assert (limit["subject"], limit["runs"], "variant" in limit) == ("limit", 1, False)
+    variants = sorted(f"{workers}_workers" for workers in oneline.worker_counts())
+    assert [(row["variant"], row["subject"], row["runs"]) for row in rows] == [
+        (variant, *subject) for variant in variants for subject in (("plain", 3), ("oneline", 2))
+    ]
+    for row in rows:
+        assert row["metric"] == "img_per_s"
+        assert row["ratio_to_plain"] > 0
+        assert (row["ratio_to_plain"] == 1) == (row["subject"] == "plain")
+        assert "peak_gib" not in row
+
+
+def test_oneline_has_no_figures_where_wrong_images_are_delivered(tmp_path, monkeypatch):
+    def with_labels_of_others(files):
+        for images, labels in stages.oneline(files):
+            yield images, labels.roll(1)
+
+    monkeypatch.setitem(stages.STAGES, "oneline", with_labels_of_others)
+    with pytest.raises(bench.WrongValuesError, match="oneline is wrong"):
+        bench.prepare("oneline", cases=["vit_b16_b128"], runs=1, out=tmp_path).run()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("cores_to_decode", "counts"), [(15, [4, 12, 15]), (7, [4, 7]), (1, [1])])
+def test_oneline_leaves_a_core_for_training(cores_to_decode, counts, monkeypatch):
+    monkeypatch.setattr(oneline, "decoding_workers", lambda: cores_to_decode)
+    assert oneline.worker_counts() == counts
+
+
+@pytest.mark.parametrize("name", ["plain", "oneline"])
+def test_workers_stand_still_but_in_their_turns(name, tmp_path):
+    device = torch.device("cpu")
+    files = stages.JpegFiles(write_photographs(str(tmp_path), 20), batch=4, side=32, device=device, workers=2)
+    while_training = []
+
+    def step(images, labels):
+        while_training.extend(worker.status() for worker in started)
+        return look(images, labels)
+
+    started = []
+    with oneline.PausedStage.start(name, files, step) as stage:
+        started.extend(stage.workers)
+        assert len(started) == 2
+        for _ in range(2):
+            wait_until_all_are_stopped(started)
+            assert stage.turn(step, steps=3, device=device).steps_per_s > 0
+        wait_until_all_are_stopped(started)
+    assert len(while_training) == 2 * 2 * (3 + oneline.ON_THE_WAY)
+    assert psutil.STATUS_STOPPED not in while_training
+    assert not any(worker.is_running() for worker in started)
+
+
+def wait_until_all_are_stopped(processes):
+    """Return once they are: a signal takes a moment to arrive."""
+    while any(process.status() != psutil.STATUS_STOPPED for process in processes):
+        pass
 
 
 def test_jpeg_measures_loaders_alone(tmp_path, console):
