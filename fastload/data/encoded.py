@@ -58,8 +58,13 @@ class EncodedImages:
         self.problems = problems
         self.container = container
 
+    def __copy__(self) -> EncodedImages:
+        """Files with the same block; by ``__getstate__`` they would have another."""
+        return EncodedImages(self.block, self.table, self.names, self.problems, self.container)
+
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_shared": None}
+        block = self.block.clone()  # of a view, PyTorch would pickle all of the memory behind it
+        return vars(self) | {"_shared": None, "block": block}
 
     def __len__(self) -> int:
         return len(self.table)

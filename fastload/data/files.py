@@ -15,7 +15,7 @@ from PIL.ImageFile import ImageFile
 
 from fastload.data.pixels import UndecodableError
 
-__all__ = ["EXTENSIONS", "head", "is_file", "kind_of", "may_be_image", "name", "read"]
+__all__ = ["EXTENSIONS", "head", "is_file", "kind_of", "may_be_image", "name", "read", "read_into"]
 
 # Endings of file names: those of torchvision.datasets.ImageFolder, and of the other formats that are decoded.
 EXTENSIONS = (
@@ -44,7 +44,7 @@ def kind_of(value: Any) -> int | None:
 
 def is_file(value: Any) -> bool:
     """Whether a value can be read as a file, whatever its name."""
-    return isinstance(value, (*CONTENTS, str)) or kind_of(value) is not None
+    return isinstance(value, (*CONTENTS, *PATHS)) or kind_of(value) is not None
 
 
 def may_be_image(file: Any) -> bool:
@@ -67,6 +67,7 @@ def head(file: Any) -> bytes:
     if isinstance(file, PATHS):
         try:
             with _opened(file) as opened:
+                _told(opened)
                 return opened.read(HEAD) or b""
         except (OSError, UndecodableError):
             return b""
@@ -80,10 +81,18 @@ def read(file: Any) -> bytes:
         OSError: it cannot be read.
         UndecodableError: it is no regular file, or has more than ``MOST_BYTES``.
     """
+    return bytes(read_into(memoryview(b""), file))
+
+
+def read_into(room: memoryview, file: Any) -> bytes | memoryview:
+    """The contents of a file: as the beginning of ``room``, if they are read from a path and it has room.
+
+    Errors are those of :func:`read`.
+    """
     file = _content_or_path(file)
     if isinstance(file, PATHS):
         with _opened(file) as opened:
-            return _read_bounded(opened)
+            return _read_bounded(opened, _told(opened), room)
     return bytes(file) if _is_bytes(file) else np.asarray(file).tobytes()
 
 
@@ -146,28 +155,56 @@ def _content_or_path(file: Any) -> Any:
 
 
 def _opened(path: Any) -> io.FileIO:
-    """A regular file, opened without waiting.
+    """A file, opened without waiting.
 
     Raises:
         OSError: it cannot be opened.
-        UndecodableError: it is no regular file.
+        UndecodableError: there can be no such path.
     """
     try:
-        file = open(path, "rb", buffering=0, opener=_opened_at_once)  # noqa: SIM115
+        return open(path, "rb", buffering=0, opener=_opened_at_once)
     except ValueError as error:  # not a valid path: it has a zero byte, for example
         raise UndecodableError(f"{type(error).__name__}: {error}") from error
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise UndecodableError("it is no regular file but a pipe, a socket or a device")
-    return file
 
 
 def _opened_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe would be waited for
 
 
-def _read_bounded(file: io.FileIO) -> bytes:
-    told = os.fstat(file.fileno()).st_size
+def _told(file: io.FileIO) -> int:
+    """How many bytes a file has, as the system tells.
+
+    Raises:
+        UndecodableError: it is no regular file.
+    """
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        raise UndecodableError("it is no regular file but a pipe, a socket or a device")
+    return status.st_size
+
+
+def _read_bounded(file: io.FileIO, told: int, room: memoryview) -> bytes | memoryview:
+    if told < len(room):
+        room = room[: MOST_BYTES + 1]
+        size = _fill(room, file, told)
+        if size < len(room):
+            return room[:size]
+        file.seek(0)
+    return _read_apart(file, told)
+
+
+def _fill(room: memoryview, file: io.FileIO, told: int) -> int:
+    """Read a file until it ends or ``room`` is full, and return how many bytes there are.
+
+    Where there are as many as the file tells, and no more came though there was room, it is not asked again.
+    """
+    size = file.readinto(room)
+    while size != told and (more := file.readinto(room[size:])):
+        size += more
+    return size
+
+
+def _read_apart(file: io.FileIO, told: int) -> bytes:
     size, chunks = told, []
     if size <= MOST_BYTES:
         size = 0

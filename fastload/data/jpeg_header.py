@@ -9,6 +9,7 @@ from math import ceil
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 __all__ = ["Header", "scan", "scans"]
 
@@ -58,7 +59,7 @@ class _UnusualError(Exception):
     """The file has a feature that some hardware decoder rejects, or is damaged."""
 
 
-def scan(data: bytes) -> Header | None:
+def scan(data: bytes | memoryview) -> Header | None:
     """The header of a file that hardware decoders accept; None for any other file.
 
     >>> import io
@@ -91,16 +92,16 @@ def scans(data: bytes, most: int) -> int:
     return found
 
 
-def _scan(data: bytes) -> Header:
+def _scan(data: bytes | memoryview) -> Header:
     segments, start = _segments(data)
     _require(segments.keys() <= BEFORE_SCAN)
     _check_application(segments)
     frame, scan_header = _only(segments[SOF0]), _only(segments[SOS])
     header, sampling = _frame(frame)
     _check_tables(segments, frame, scan_header)
-    columns, rows = max(factor >> 4 for factor in sampling), max(factor & 15 for factor in sampling)
+    columns, rows = sampling[0] >> 4, sampling[0] & 15  # of luma; each other component has one block in a unit
     units = ceil(header.width / (BLOCK * columns)) * ceil(header.height / (BLOCK * rows))
-    blocks = units * sum((factor >> 4) * (factor & 15) for factor in sampling)
+    blocks = units * (columns * rows + len(sampling) - 1)
     _check_coded(data, start, restarts=_restarts(segments, units), least=blocks * BITS_A_BLOCK / 8)
     return header
 
@@ -115,7 +116,7 @@ def _only(segments: list[bytes]) -> bytes:
     return segments[0]
 
 
-def _segments(data: bytes) -> tuple[dict[int, list[bytes]], int]:
+def _segments(data: bytes | memoryview) -> tuple[dict[int, list[bytes]], int]:
     """The segments before the coded data, by marker, and the offset of the coded data."""
     _require(data[:2] == b"\xff\xd8")
     segments: dict[int, list[bytes]] = {SOF0: []}
@@ -124,7 +125,7 @@ def _segments(data: bytes) -> tuple[dict[int, list[bytes]], int]:
         prefix, marker, length = struct.unpack_from(">BBH", data, position)
         end = position + 2 + length
         _require(prefix == MARK and position + 4 <= end <= len(data))
-        segments.setdefault(marker, []).append(data[position + 4 : end])
+        segments.setdefault(marker, []).append(bytes(data[position + 4 : end]))
         position = end
     return segments, position
 
@@ -164,6 +165,7 @@ def _check_tables(segments: dict[int, list[bytes]], frame: bytes, scan_header: b
     _require(quantization.issuperset(frame[8::3]) and huffman >= used)
 
 
+@lru_cache(maxsize=64)  # files of one encoder at one quality have the same
 def _quantization(segment: bytes) -> bytes:
     """The identifiers of a segment's tables: one byte each, followed by 64 entries."""
     tables, rest = divmod(len(segment), 65)
@@ -198,14 +200,24 @@ def _restarts(segments: dict[int, list[bytes]], units: int) -> int:
     return (units - 1) // interval if interval else 0
 
 
-def _check_coded(data: bytes, start: int, restarts: int, least: float) -> None:
+def _check_coded(data: bytes | memoryview, start: int, restarts: int, least: float) -> None:
     """Require restart markers in order and no other markers before the end, and at least ``least`` bytes of codes."""
+    _require(len(data) - start >= len(b"\xff\xd9"))
     coded = np.frombuffer(data, np.uint8, offset=start)
-    escapes = np.flatnonzero(coded[:-1] == MARK)
-    markers = coded[escapes + 1]
-    places = np.flatnonzero(markers)[: restarts + 1]
-    _require(len(places) == restarts + 1 and bool(markers[places[-1]] == EOI))
-    _require(bool((markers[places[:-1]] == RST0 + np.arange(restarts) % 8).all()))
-    # An escape has one byte that is no code, a restart marker two.
-    length = int(escapes[places[-1]]) - int(places[-1]) - restarts
+    marks = (coded[:-1] == MARK).view(np.uint8)
+    # 1 where a marker begins: 0 behind MARK stands for a byte of codes. In place, since new memory costs more.
+    found = np.minimum(marks, coded[1:], out=marks).view(np.bool_)
+    end = _end_of_restarts(coded, found, restarts) if restarts else int(found.argmax())
+    _require(bool(found[end]) and coded[end + 1] == EOI)
+    length = end - 2 * restarts
+    if length < 2 * least:  # escapes have one byte that is no code: they are counted where they may matter
+        length -= int(np.count_nonzero(coded[:end] == MARK)) - restarts
     _require(length >= least)
+
+
+def _end_of_restarts(coded: NDArray[np.uint8], found: NDArray[np.bool_], restarts: int) -> int:
+    """The place of the marker behind all restart markers, which have to be in order."""
+    places = np.flatnonzero(found)[: restarts + 1]
+    _require(len(places) == restarts + 1)
+    _require(bool((coded[places[:-1] + 1] == RST0 + np.arange(restarts) % 8).all()))
+    return int(places[-1])

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import get_worker_info
 
-from fastload.data.encoded import ALIGNMENT, CHANNELS, EncodedImages, Kind
-from fastload.data.files import name, read
+from fastload.data.block import Block
+from fastload.data.encoded import CHANNELS, EncodedImages, Kind
+from fastload.data.files import name, read_into
 from fastload.data.jpeg_header import scan
 from fastload.data.pixels import UndecodableError, jpeg_pixels, most_pixels, pixels, refuse_beyond
-from fastload.data.shared_memory import Shared
 
 __all__ = ["MOST_DECODED", "Decoded", "pack"]
 
@@ -32,7 +30,7 @@ class Decoded(NamedTuple):
 class _Content(NamedTuple):
     """What the block holds of a file, and its row of the table."""
 
-    data: bytes | NDArray[np.uint8]
+    data: bytes | NDArray[np.uint8] | memoryview
     height: int = 0
     width: int = 0
     kind: Kind = Kind.BAD
@@ -58,38 +56,32 @@ def pack(
         most_bytes: how many bytes files and pixels may have.
         names: of the files, for errors; by default their paths, or the samples' numbers.
     """
-    contents: list[_Content] = []
-    for file in files:
-        content = _content(file, decode=decode, most_bytes=most_bytes)
+    block = Block()
+    rows: list[tuple[int, ...]] = []
+    problems: dict[int, str] = {}
+    for index, file in enumerate(files):
+        content = _content(file, block.free, decode=decode, most_bytes=most_bytes)
         most_bytes -= content.bytes_of_batch
-        contents.append(content)
-    lengths = np.array([len(content.data) for content in contents])
-    ends = np.cumsum(-(-lengths // ALIGNMENT) * ALIGNMENT)
-    offsets = np.where(lengths, np.append(0, ends[:-1]), 0)
-    block = _empty(max(int(ends[-1]), ALIGNMENT))
-    memory = (block.block if isinstance(block, Shared) else block).numpy()
-    for offset, length, content in zip(offsets.tolist(), lengths.tolist(), contents, strict=True):
-        memory[offset : offset + length] = np.frombuffer(content.data, np.uint8)
-    rows = [(content.height, content.width, content.kind) for content in contents]
-    table = torch.from_numpy(np.column_stack([offsets, lengths, rows]))
-    problems = {index: content.problem for index, content in enumerate(contents) if content.kind == Kind.BAD}
+        rows.append((block.put(content.data), len(content.data), content.height, content.width, content.kind))
+        if content.kind == Kind.BAD:
+            problems[index] = content.problem
     names = list(names or [name(file, index) for index, file in enumerate(files)])
-    return EncodedImages(block, table, names, problems)
+    return EncodedImages(block.finished(), torch.tensor(rows), names, problems)
 
 
-def _content(file: Any, *, decode: bool, most_bytes: int) -> _Content:
+def _content(file: Any, room: memoryview, *, decode: bool, most_bytes: int) -> _Content:
     try:
         if isinstance(file, Decoded):
             return _content_of_pixels(file.pixels, most_bytes)
-        return _content_of(read(file), decode=decode, most_bytes=most_bytes)
+        return _content_of(read_into(room, file), decode=decode, most_bytes=most_bytes)
     except (OSError, UndecodableError) as error:
         return _Content(b"", problem=str(error))
 
 
-def _content_of(data: bytes, *, decode: bool, most_bytes: int) -> _Content:
+def _content_of(data: bytes | memoryview, *, decode: bool, most_bytes: int) -> _Content:
     header = scan(data)
     if header is None or header.height * header.width > most_pixels():
-        return _content_of_pixels(pixels(data, most_bytes), most_bytes)
+        return _content_of_pixels(pixels(bytes(data), most_bytes), most_bytes)
     undecoded = _Content(data, *header, Kind.JPEG)
     refuse_beyond(most_bytes, undecoded.bytes_of_batch)
     return _content_of_pixels(jpeg_pixels(data), most_bytes) if decode else undecoded
@@ -99,10 +91,3 @@ def _content_of_pixels(image: NDArray[np.uint8], most_bytes: int) -> _Content:
     refuse_beyond(most_bytes, image.size)
     height, width, _ = image.shape
     return _Content(image.reshape(-1), height, width, Kind.PIXELS)
-
-
-def _empty(size: int) -> torch.Tensor | Shared:
-    """Memory for the block; in a worker it is shared with the training process."""
-    if get_worker_info() is None or not hasattr(os, "memfd_create"):  # shared on Linux only
-        return torch.empty(size, dtype=torch.uint8)
-    return Shared(size)

@@ -94,7 +94,7 @@ def _decoded(data: bytes, most_bytes: float, convert: Callable[[Image.Image], ND
         raise UndecodableError(_reason(error, data)) from error
 
 
-def jpeg_pixels(data: bytes) -> NDArray[np.uint8]:
+def jpeg_pixels(data: bytes | memoryview) -> NDArray[np.uint8]:
     """The pixels of a baseline JPEG without EXIF rotation, uint8 (H, W, 3), by torchcodec, which is faster.
 
     Raises:

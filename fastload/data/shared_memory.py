@@ -47,6 +47,10 @@ class Shared:
         weakref.finalize(view, _segments.append, self._segment).atexit = False
         self.block = torch.frombuffer(view, dtype=torch.uint8)
 
+    def cut(self, size: int) -> None:
+        """Let the block end after ``size`` bytes."""
+        self.block = self.block[:size]
+
     def handle(self) -> Handle:
         """The arguments of :func:`received`, for one call, while this process lives."""
         return self._segment.handle(len(self.block))

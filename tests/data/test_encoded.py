@@ -1,5 +1,6 @@
 """Files as workers hand them over, and their pixels on the CPU."""
 
+import copy
 import pickle
 import random
 
@@ -84,10 +85,21 @@ def test_what_only_the_decoder_finds_is_a_problem_and_black(monkeypatch):
 
 
 def test_it_can_be_pickled_and_stays_on_the_cpu(files):
-    copy = pickle.loads(pickle.dumps(files))
-    assert torch.equal(copy.block, files.block)
-    assert (copy.names, copy.problems) == (files.names, files.problems)
+    other = pickle.loads(pickle.dumps(files))
+    assert torch.equal(other.block, files.block)
+    assert (other.names, other.problems) == (files.names, files.problems)
     assert not hasattr(files, "to")
+
+
+def test_a_pickle_has_no_more_memory_than_the_files_take():
+    small = collate([jpeg()])
+    assert len(pickle.dumps(small)) < 2 * len(small.block) + 2000
+
+
+def test_a_copy_has_the_same_block(files):
+    other = copy.copy(files)
+    assert other.block is files.block
+    assert (other.names, other.problems) == (files.names, files.problems)
 
 
 def test_no_loader_pins_it(files):

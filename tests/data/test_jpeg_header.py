@@ -73,6 +73,21 @@ def test_orientation_1_is_upright_in_xmp_too():
     assert scan(inserted(jpeg(), APP1, xmp)) == (48, 72)
 
 
+def test_an_escape_is_one_byte_of_codes():
+    """An image of 48x72 has 90 blocks, which take 180 bits: 23 bytes."""
+    before = jpeg()[:START]
+    for codes in (b"\xff\0", b"\0", b"\xff\0\1"):
+        bytes_each = len(codes.replace(b"\xff\0", b"\xff"))
+        enough = -(-23 // bytes_each)
+        assert scan(before + codes * enough + b"\xff\xd9") == (48, 72)
+        assert scan(before + codes * (enough - 1) + b"\xff\xd9") is None
+
+
+def test_a_file_may_be_a_view_of_memory():
+    for file in (BASELINE | OTHERS | BROKEN | UNUSUAL).values():
+        assert scan(memoryview(bytearray(file))) == scan(file)
+
+
 @examples(full=300, here=60)
 @given(st.sampled_from(sorted(BASELINE)), st.data())
 def test_no_part_of_a_file_is_taken_for_it(name, data):
