@@ -79,6 +79,7 @@ def test_streams_in_turn_read_their_own():
             if number % 7 == 0:
                 torch.cuda._sleep(CYCLES // 20)
             read.append(upload_parameters(torch.device("cuda"), torch.full((1000,), number))[0].sum())
+    torch.cuda.synchronize()
     assert [int(each) for each in read] == [1000 * number for number in range(60)]
 
 
