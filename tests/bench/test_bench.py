@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from dataclasses import replace
 
 import psutil
@@ -18,7 +19,7 @@ from fastload.bench.harness.plan import Plan
 from fastload.bench.harness.turns import Figure, by_turns
 from fastload.bench.subjects import normalizers, stages, steps, transfers, view_stages
 from fastload.bench.subjects.file_windows import look, write_photographs
-from fastload.bench.suites import oneline
+from fastload.bench.suites import ddp, oneline
 from fastload.cli import app
 from fastload.environment import cores
 
@@ -231,6 +232,25 @@ def test_ddp_measures_all_ranks_together_next_to_the_limit(tmp_path, console):
     assert [row["subject"] for row in rows] == ["limit", "fastload"]
     assert rows[0]["ratio_to_limit"] == 1
     assert all(row["metric"] == "img_per_s" and row["ratio_to_limit"] > 0 for row in rows)
+    assert all(row["gap_max_ms"] >= row["gap_p99_ms"] > 0 and row["cpu_ms_per_img"] >= 0 for row in rows)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="there is no list of cores")
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+def test_ranks_of_ddp_share_out_the_cores(ranks):
+    mine = os.sched_getaffinity(0)
+    shares = []
+    try:
+        for rank in range(ranks):
+            ddp._keep_to_own_cores(rank, ranks)
+            shares.append(os.sched_getaffinity(0))
+            os.sched_setaffinity(0, mine)
+    finally:
+        os.sched_setaffinity(0, mine)
+    if len(mine) < ranks:
+        assert shares == [mine] * ranks
+    else:
+        assert sorted(itertools.chain.from_iterable(shares)) == sorted(mine)
 
 
 def test_ddp_has_no_figures_where_wrong_images_are_delivered(tmp_path, monkeypatch):

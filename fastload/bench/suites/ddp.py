@@ -1,12 +1,14 @@
 """How close training on several GPUs comes to its speed with data on each of them, when it starts from JPEG files.
 
-One process for each GPU trains ResNet-50 under ``DistributedDataParallel``. The windows are those of ``jpeg``, of all
-ranks at once: in every step each rank waits for the gradients of the others, and so for the slowest input stage.
+One process for each GPU trains ResNet-50 under ``DistributedDataParallel``, on its own part of the cores. The windows
+are those of ``jpeg``, of all ranks at once: in every step each rank waits for the gradients of the others, and so for
+the slowest input stage.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -21,6 +23,7 @@ from fastload.bench.harness.plan import Plan
 from fastload.bench.harness.row import Row
 from fastload.bench.harness.suite import Suite
 from fastload.bench.harness.window import Window
+from fastload.bench.subjects import dali
 from fastload.bench.subjects.file_windows import FileWindows, JpegSize, write_photographs
 from fastload.bench.subjects.training import TrainingStep, cudnn_search
 from fastload.bench.suites import jpeg
@@ -29,6 +32,7 @@ from fastload.environment import cores
 __all__ = ["SUITE"]
 
 SIZES = jpeg.CASES["resnet50_b256"]
+SUBJECTS = ("dali", "dali_crop", "fastload")
 RANKS = {f"resnet50_b256_x{ranks}": ranks for ranks in (1, 2, 4, 8)}
 
 
@@ -54,12 +58,13 @@ def _rank(
     # A spawned process would spawn its loaders' workers too, which takes each of them seconds of imports.
     multiprocessing.set_start_method(start_method, force=True)
     ranks = RANKS[case]
+    _keep_to_own_cores(rank, ranks)
     device = torch.device(kind)
     if device.type == "cuda":
         device = torch.device(kind, rank)
         torch.cuda.set_device(device)
     else:
-        torch.set_num_threads(max(1, cores() // ranks))
+        torch.set_num_threads(cores())
     backend = distributed.get_default_backend_for_device(device)
     distributed.init_process_group(backend, f"file://{folder / 'store'}", rank=rank, world_size=ranks)
     try:
@@ -75,15 +80,34 @@ def _measure(plan: Plan[JpegSize], root: Path, ranks: int) -> list[Row]:
     for name in plan.subjects:
         windows.settle(name)
 
-    def slowest(window: Window) -> Window:
-        speed = torch.tensor(window.steps_per_s, dtype=torch.float64, device=plan.device)
-        distributed.all_reduce(speed, distributed.ReduceOp.MIN)
-        return replace(window, steps_per_s=speed.item())
+    def agreed(window: Window) -> Window:
+        """Return the world's window: the slowest rank's speed, the longest wait in each step, all processor time."""
+        least, most = distributed.ReduceOp.MIN, distributed.ReduceOp.MAX
+        return replace(
+            window,
+            steps_per_s=_reduced([window.steps_per_s], least, plan.device)[0],
+            waits=_reduced(window.waits, most, plan.device),
+            gaps=_reduced(window.gaps, most, plan.device),
+            cpu_s_per_step=_reduced([window.cpu_s_per_step], distributed.ReduceOp.SUM, plan.device)[0],
+        )
 
     with cudnn_search():
         step = TrainingStep(plan.size.model, plan.device, _replicated)
         jpeg.compile_step(windows, step)
-        return jpeg.train_by_turns(plan, windows, plan.subjects, step, variant="ordinary", ranks=ranks, agreed=slowest)
+        return jpeg.train_by_turns(plan, windows, plan.subjects, step, variant="ordinary", ranks=ranks, agreed=agreed)
+
+
+def _keep_to_own_cores(rank: int, ranks: int) -> None:
+    """Leave the other ranks, their workers and decoding threads the other cores; neighbours have neighbouring ones."""
+    if hasattr(os, "sched_setaffinity") and cores() >= ranks:
+        there = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, there[rank * len(there) // ranks : (rank + 1) * len(there) // ranks])
+
+
+def _reduced(values: Sequence[float], operation: distributed.ReduceOp.RedOpType, device: torch.device) -> list[float]:
+    reduced = torch.tensor(values, dtype=torch.float64, device=device)
+    distributed.all_reduce(reduced, operation)
+    return reduced.tolist()
 
 
 def _replicated(model: nn.Module) -> nn.Module:
@@ -99,18 +123,22 @@ def settings(device: torch.device) -> dict[str, object]:
     return {
         **jpeg.common_settings(device),
         "size": asdict(SIZES.on(device)),
-        "ranks": "one process a device, DistributedDataParallel, compiled; reading_workers for each",
+        "ranks": "one process a device on its part of the cores, DistributedDataParallel, compiled",
+        "workers": "for each rank: reading_workers, or threads of DALI for all of its cores but one",
         "img_per_s": "of all ranks together, in the time of the slowest",
+        "wait": "of the rank that waited longest in each step",
+        "peak_gib": "the first rank's",
+        "dali": dali.SETTINGS,
     }
 
 
 SUITE = Suite(
     name="ddp",
     cases=dict.fromkeys(RANKS, SIZES),
-    subjects=("limit", "fastload"),
+    subjects=("limit", *SUBJECTS),
     baseline="limit",
-    packages={},
-    runs=3,
+    packages=dict.fromkeys(("dali", "dali_crop"), "nvidia-dali-cuda130"),
+    runs=2,
     settings=settings,
     measure=measure,
     ranks=RANKS,
