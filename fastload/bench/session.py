@@ -19,6 +19,7 @@ from fastload.bench.harness.bars import draw_bars
 from fastload.bench.harness.meta import describe, device_slug
 from fastload.bench.harness.plan import Plan
 from fastload.bench.harness.result import Result
+from fastload.bench.harness.row import Row
 from fastload.bench.harness.suite import Suite
 from fastload.bench.harness.table import layout
 from fastload.bench.suites import accuracy, ddp, jpeg, kernels, ladder, oneline, resident, step, transfer, views
@@ -72,9 +73,7 @@ class Session:
             console.print(f"{devices}: it is left out.")
         result = self._kept(console)
         for case in self.cases:
-            result = self._measure(case, console).merged_into(result)
-            result.sort(list(self.suite.cases), self.suite.subjects)
-            result.write(self.path)
+            result = self._write(self._measure(case, result, console), result)
             console.print(f"{case} took {result.meta['wall_s'][case]:.0f} s")
         _show(result, self.path, console)
         return self.path
@@ -87,14 +86,25 @@ class Session:
         console.print(f"{self.path} is of another commit, machine, version or setting, and will be replaced.")
         return new
 
-    def _measure(self, case: str, console: Console) -> Result:
+    def _measure(self, case: str, before: Result, console: Console) -> Result:
         start = time.perf_counter()
+
+        def result(rows: Sequence[Row]) -> Result:
+            wall_s = {case: round(time.perf_counter() - start, 1)}
+            return Result(self.suite.name, {**self.meta, "wall_s": wall_s}, list(rows))
+
+        def save(rows: Sequence[Row]) -> None:
+            self._write(result(rows), before)
+
+        size = self.suite.cases[case].on(self.device)
         with Progress(console=console, auto_refresh=False, transient=True, disable=not console.is_terminal) as bar:
-            rows = self.suite.measure(
-                Plan(case, self.suite.cases[case].on(self.device), self.subjects, self.runs, self.device, bar)
-            )
-        wall_s = {case: round(time.perf_counter() - start, 1)}
-        return Result(self.suite.name, {**self.meta, "wall_s": wall_s}, rows)
+            return result(self.suite.measure(Plan(case, size, self.subjects, self.runs, self.device, bar, save)))
+
+    def _write(self, new: Result, before: Result) -> Result:
+        result = new.merged_into(before)
+        result.sort(list(self.suite.cases), self.suite.subjects)
+        result.write(self.path)
+        return result
 
 
 def prepare(

@@ -186,6 +186,22 @@ def test_oneline_has_no_figures_where_wrong_images_are_delivered(tmp_path, monke
     assert not list(tmp_path.iterdir())
 
 
+def test_what_has_been_measured_of_a_case_is_kept_where_the_rest_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(oneline, "worker_counts", lambda: [1, 2])
+    started = oneline.PausedStage.start
+
+    def failing(name, files, step):
+        if files.workers == 2:
+            raise RuntimeError("no memory for a second worker")
+        return started(name, files, step)
+
+    monkeypatch.setattr(oneline.PausedStage, "start", failing)
+    session = bench.prepare("oneline", cases=["vit_b16_b128"], runs=1, out=tmp_path)
+    with pytest.raises(RuntimeError, match="no memory"):
+        session.run()
+    assert [row.get("variant") for row in measured(session.path)] == [None, "1_workers", "1_workers"]
+
+
 @pytest.mark.parametrize(("cores_to_decode", "counts"), [(15, [4, 12, 15]), (7, [4, 7]), (1, [1])])
 def test_oneline_leaves_a_core_for_training(cores_to_decode, counts, monkeypatch):
     monkeypatch.setattr(oneline, "decoding_workers", lambda: cores_to_decode)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import torch
 from rich.progress import Progress
+
+from fastload.bench.harness.row import Row
 
 __all__ = ["Plan", "turns"]
 
@@ -25,6 +27,8 @@ class Plan(Generic[SizeT]):
     device: torch.device
     # Drawn between measurements only: a bar that redraws itself would hold the interpreter during a measurement.
     progress: Progress = field(default_factory=lambda: Progress(disable=True))
+    # Saves rows of a long case before all of it has been measured: a run may be cut off.
+    save: Callable[[Sequence[Row]], None] = lambda _: None
 
     def track(self, subjects: Sequence[str], doing: str) -> Iterator[str]:
         """Yield the subjects one by one, and show which is being worked on."""

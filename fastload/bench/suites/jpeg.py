@@ -59,16 +59,18 @@ def _train(plan: Plan[JpegSize], windows: FileWindows, subjects: Sequence[str]) 
         firsts = _first_shares(plan, windows, on_device, step)
         for name in plan.track(subjects, "checking"):
             windows.check(name)
-        rows = train_by_turns(plan, windows, subjects, step, variant="ordinary")
+        ordinary = train_by_turns(plan, windows, subjects, step, variant="ordinary")
+        rows = [row | firsts.get(row["subject"], {}) for row in ordinary]
         if plan.device.type == "cuda":
+            plan.save(rows)
             rows += train_by_turns(plan, windows, on_device, step, variant="graph")
-        return [row | firsts.get((row["subject"], row["variant"]), {}) for row in rows]
+        return rows
 
 
 def _first_shares(
     plan: Plan[JpegSize], windows: FileWindows, subjects: Sequence[str], step: TrainingStep
-) -> dict[tuple[str, str], dict[str, float]]:
-    """Return what a subject's rows say of its first steps, in which a process uses it for the first time."""
+) -> dict[str, dict[str, float]]:
+    """Return what a subject's row says of its first steps, in which a process uses it for the first time."""
 
     def window(name: str) -> Figures:
         first = windows.window(name, step) if name == SUITE.baseline else windows.first(name, step)
@@ -77,8 +79,7 @@ def _first_shares(
     rows = by_turns(
         replace(plan, runs=1), subjects, window, ratios={"img_per_s": SUITE.baseline}, around=SUITE.baseline
     )
-    shares = {row["subject"]: row["ratio_to_limit"] for row in rows if row["subject"] != SUITE.baseline}
-    return {(name, "ordinary"): {"first_share": share} for name, share in shares.items()}
+    return {row["subject"]: {"first_share": row["ratio_to_limit"]} for row in rows if row["subject"] != SUITE.baseline}
 
 
 def train_by_turns(

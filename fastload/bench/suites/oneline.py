@@ -96,6 +96,7 @@ def measure(plan: Plan[JpegSize]) -> list[Row]:
         rows = _limit(plan, windows, step) if LIMIT in plan.subjects else []
         for variant in variants:
             rows += _compare(plan, subjects, variant.files, step)
+            plan.save(rows)
         return rows
 
 
