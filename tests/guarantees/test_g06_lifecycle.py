@@ -325,10 +325,14 @@ def test_g06_workers_leave_the_garbage_that_they_inherit_alone(device):
 
 
 def test_g06_what_the_user_has_frozen_stays_frozen():
+    mine = [[number] for number in range(100)]
     gc.freeze()
-    frozen = gc.get_freeze_count()
-    list(fl.PrefetchLoader(numbered_loader(), device="cpu"))
-    assert gc.get_freeze_count() == frozen
+    try:
+        list(fl.PrefetchLoader(numbered_loader(), device="cpu"))
+        collected = set(map(id, gc.get_objects()))  # those that the collector looks at: no frozen ones
+        assert collected.isdisjoint(map(id, mine))
+    finally:
+        gc.unfreeze()
 
 
 # A process forked beside a pass
