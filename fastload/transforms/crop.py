@@ -65,22 +65,23 @@ class RandomResizedCrop(Transform):
 
     def sample(self, sizes: torch.Tensor, key: Key) -> torch.Tensor:
         """Boxes, int32 (N, 4): top, left, height, width."""
-        numbers, whole = key.uniform(len(sizes), self.uniform_count).numpy(), sizes.numpy()
-        widths, heights = draw_sides(whole, numbers[:, :-2], self.scale, self.ratio)
-        fits = (heights > 0) & (heights <= whole[:, :1]) & (widths > 0) & (widths <= whole[:, 1:])
-        size, found = first_accepted(fits, heights, widths)
-        start = corners(numbers[:, -2:], whole - size)
+        numbers, whole = key.uniform(len(sizes), self.uniform_count).numpy().T, sizes.numpy().T
+        sides = draw_sides(whole, numbers[:-2], self.scale, self.ratio)
+        fits = (sides > 0) & (sides <= whole[::-1, None])
+        side, found = first_accepted(fits[0] & fits[1], sides)
+        size = side[::-1]  # width and height were drawn
+        start = corners(numbers[-2:], whole - size)
         if not found.all():
             size = np.where(found, size, self._largest(whole))
             start = np.where(found, start, (whole - size) // 2)
-        return torch.from_numpy(np.concatenate([start, size], axis=1).astype(np.int32))
+        return torch.from_numpy(np.concatenate([start, size]).T.astype(np.int32, order="C"))
 
     def _largest(self, sizes: np.ndarray) -> np.ndarray:
-        """Height and width of the largest box in each image whose ratio is allowed."""
-        height, width = sizes.T
+        """Height and width of the largest box in each image whose ratio is allowed, (2, N)."""
+        height, width = sizes
         narrow, wide = self.ratio
         size = [np.minimum(height, np.rint(width / narrow)), np.minimum(width, np.rint(height * wide))]
-        return np.maximum(np.stack(size, axis=1).astype(np.int64), 1)
+        return np.maximum(np.stack(size).astype(np.int64), 1)
 
     def record(self, work: LazyImages, parameters: torch.Tensor) -> None:
         work.crop_resize(parameters, self.size, self.interpolation)

@@ -78,12 +78,13 @@ class RandomErasing(Transform):
         return f"RandomErasing({self.p}, {self.scale}, {self.ratio}, {self.value!r})"
 
     def sample(self, sizes: torch.Tensor, key: Key) -> Erasure:
-        numbers, whole = key.uniform(len(sizes), self.uniform_count).numpy(), sizes.numpy()
-        heights, widths = draw_sides(whole, numbers[:, : 2 * ATTEMPTS], self.scale, self.ratio)
-        size, found = first_accepted((heights < whole[:, :1]) & (widths < whole[:, 1:]), heights, widths)
-        start = corners(numbers[:, -3:-1], whole - size)
-        erased = found & (numbers[:, -1:] < self.p) & (size > 0).all(1, keepdims=True)
-        boxes = (np.concatenate([start, size], axis=1) * erased).astype(np.int32)
+        numbers, whole = key.uniform(len(sizes), self.uniform_count).numpy().T, sizes.numpy().T
+        sides = draw_sides(whole, numbers[: 2 * ATTEMPTS], self.scale, self.ratio)
+        smaller = sides < whole[:, None]
+        size, found = first_accepted(smaller[0] & smaller[1], sides)
+        start = corners(numbers[-3:-1], whole - size)
+        erased = found & (numbers[-1] < self.p) & (size > 0).all(0)
+        boxes = (np.concatenate([start, size]) * erased).T.astype(np.int32, order="C")
         is_noise = isinstance(self.value, str)
         seeds = key.integers(len(sizes)) if is_noise else torch.zeros(len(sizes), dtype=torch.int64)
         return Erasure(torch.from_numpy(boxes), seeds)

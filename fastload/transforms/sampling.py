@@ -30,28 +30,33 @@ def between(numbers: Numbers, low: float, high: float) -> Numbers:
 
 def draw_sides(
     sizes: np.ndarray, numbers: np.ndarray, scale: tuple[float, float], ratio: tuple[float, float]
-) -> tuple[np.ndarray, np.ndarray]:
-    """The sides of ``ATTEMPTS`` random boxes for each image: two arrays, int64 (N, ATTEMPTS).
+) -> np.ndarray:
+    """The two sides of ``ATTEMPTS`` random boxes for each image: whole numbers, float64 (2, ATTEMPTS, N).
 
     Args:
-        sizes: height and width of the images, int64 (N, 2).
-        numbers: uniform in [0, 1), (N, 2 * ATTEMPTS).
+        sizes: height and width of the images, int64 (2, N).
+        numbers: uniform in [0, 1), (2 * ATTEMPTS, N).
         scale: a box's area as a share of the image's is uniform over it.
         ratio: a box's first side over its second is log-uniform over it.
     """
-    area = sizes.prod(1, keepdims=True, dtype=np.float64) * between(numbers[:, :ATTEMPTS], *scale)
-    aspect = np.exp(between(numbers[:, ATTEMPTS:], log(ratio[0]), log(ratio[1])))
-    return _rounded(np.sqrt(area * aspect)), _rounded(np.sqrt(area / aspect))
+    area = sizes.prod(0, dtype=np.float64) * between(numbers[:ATTEMPTS], *scale)
+    aspect = np.exp(between(numbers[ATTEMPTS:], log(ratio[0]), log(ratio[1])))
+    sides = np.empty((2, *area.shape))
+    np.multiply(area, aspect, out=sides[0])
+    np.divide(area, aspect, out=sides[1])
+    np.sqrt(sides, out=sides)
+    return np.rint(sides, out=sides)
 
 
-def first_accepted(accepted: np.ndarray, *values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each of ``values``, (N, ATTEMPTS), at the first accepted attempt, as columns; and whether there is one, (N, 1).
+def first_accepted(accepted: np.ndarray, sides: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The sides at the first accepted attempt, int64 (2, N), of (2, ATTEMPTS, N); and whether there is one, (N,).
 
-    >>> first_accepted(np.array([[False, True]]), np.array([[3, 4]]), np.array([[5, 6]]))
-    (array([[4, 6]]), array([[ True]]))
+    >>> first_accepted(np.array([[False], [True]]), np.array([[[3.0], [4.0]], [[5.0], [6.0]]]))
+    (array([[4],
+           [6]]), array([ True]))
     """
-    rows, attempt = np.arange(len(accepted)), accepted.argmax(1)
-    return np.stack([value[rows, attempt] for value in values], axis=1), accepted[rows, attempt, None]
+    attempt, image = accepted.argmax(0), np.arange(accepted.shape[1])
+    return sides[:, attempt, image].astype(np.int64), accepted[attempt, image]
 
 
 def corners(numbers: np.ndarray, room: np.ndarray) -> np.ndarray:
@@ -62,8 +67,3 @@ def corners(numbers: np.ndarray, room: np.ndarray) -> np.ndarray:
     """
     places: np.ndarray = (numbers * (room + 1)).astype(np.int64)
     return places
-
-
-def _rounded(values: np.ndarray) -> np.ndarray:
-    rounded: np.ndarray = np.rint(values).astype(np.int64)
-    return rounded
