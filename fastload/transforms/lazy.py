@@ -300,7 +300,8 @@ class LazyImages:
     def _program(self) -> ColourProgram | None:
         if not self._ops:
             return None
-        ops = np.concatenate([ops.numpy() for ops in self._ops], axis=1)
+        recorded = [ops.numpy() for ops in self._ops]
+        ops = recorded[0] if len(recorded) == 1 else np.concatenate(recorded, axis=1)
         return ColourProgram(torch.from_numpy(ops), torch.from_numpy(_bounds(ops[..., 0])))
 
     # Calls of kernels, which a dry run (explain.py) overrides
@@ -438,9 +439,10 @@ def _channels(values: tuple[float, ...], like: int | tuple[float, ...]) -> tuple
 def _bounds(codes: np.ndarray) -> np.ndarray:
     """Where each image's program is split in parts, int32 (N, P + 1): before each operation that needs a statistic."""
     images, slots = codes.shape
-    part = (codes.T >= Op.CONTRAST).cumsum(0)  # of each operation; NumPy is fastest along the images
+    part = (codes.T >= int(Op.CONTRAST)).cumsum(0)  # of each operation; NumPy is fastest along the images
     parts = int(part[-1].max()) + 1 if images and slots else 1
     bounds = np.full((images, parts + 1), slots, dtype=np.int32)
-    for number in range(parts):
+    bounds[:, 0] = 0
+    for number in range(1, parts):
         bounds[:, number] = (part < number).sum(0)
     return bounds
