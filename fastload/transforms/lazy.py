@@ -439,7 +439,7 @@ def _channels(values: tuple[float, ...], like: int | tuple[float, ...]) -> tuple
 def _bounds(codes: np.ndarray) -> np.ndarray:
     """Where each image's program is split in parts, int32 (N, P + 1): before each operation that needs a statistic."""
     images, slots = codes.shape
-    part = (codes.T >= int(Op.CONTRAST)).cumsum(0)  # of each operation; NumPy is fastest along the images
+    part = (codes.T >= Op.CONTRAST).cumsum(0)  # of each operation; NumPy is fastest along the images
     parts = int(part[-1].max()) + 1 if images and slots else 1
     bounds = np.full((images, parts + 1), slots, dtype=np.int32)
     bounds[:, 0] = 0
