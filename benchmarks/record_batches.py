@@ -21,19 +21,14 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from torch import distributed, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import distributed
 
-import fastload as fl
-from fastload import transforms as T  # noqa: N812  (as users write it)
 from fastload.arguments import resolved_device
 from fastload.bench.harness import meta
 from fastload.bench.harness.window import Step, synchronize
-from fastload.bench.imagenet import MEAN, STD
 from fastload.bench.subjects.file_windows import FileWindows
-from fastload.bench.subjects.loaders import DTYPE, LAYOUT
-from fastload.bench.subjects.stages import JpegFiles, endless_loader
-from fastload.bench.subjects.training import TrainingStep, cudnn_search, describe
+from fastload.bench.subjects.stages import JpegFiles, prefetched
+from fastload.bench.subjects.training import TrainingStep, cudnn_search, describe, replicated
 from fastload.bench.suites import jpeg
 from fastload.environment import MEASURES
 from fastload.stats.batch_times import BatchTimes, Span
@@ -129,11 +124,6 @@ def record(plan: Plan, device: torch.device) -> dict[str, Any]:
     }
 
 
-def replicated(model: nn.Module) -> nn.Module:
-    torch.manual_seed(distributed.get_rank())  # from here on each rank draws samples of its own
-    return DistributedDataParallel(model, gradient_as_bucket_view=True)
-
-
 def step_of(training: TrainingStep, plan: Plan) -> Step:
     """The step; a graph is captured anew for batches at other addresses."""
     return training.as_graphs() if plan.graph else training
@@ -155,7 +145,7 @@ def limit_steps(step: Step, windows: FileWindows, plan: Plan) -> list[float]:
 
 def fed_batches(step: Step, files: JpegFiles, plan: Plan) -> list[BatchTimes]:
     """What the loader measured of each batch while it fed the step."""
-    with loader_of(replace(files, static=plan.graph), plan.depth) as loader:
+    with prefetched(replace(files, static=plan.graph), files.reading, depth=plan.depth) as loader:
         for images, labels in islice(loader, plan.warm_up + plan.steps):
             step(images, labels)
         synchronize(files.device)
@@ -163,21 +153,6 @@ def fed_batches(step: Step, files: JpegFiles, plan: Plan) -> list[BatchTimes]:
     if len(batches) < plan.steps or any(batch.step is None for batch in batches):
         raise RuntimeError(f"the loader must have measured {plan.steps} batches after its first; got {len(batches)}")
     return list(batches)
-
-
-def loader_of(files: JpegFiles, depth: int) -> fl.PrefetchLoader:
-    """The loader that ``fastload bench jpeg`` measures as ``fastload``, with a depth of its own."""
-    dataset = fl.data.ImageFolder(files.root)
-    reading = endless_loader(dataset, files.batch, files.reading, files.device, fl.collate, pin_memory=False)
-    transform = T.Compose(
-        [
-            T.DecodeJpeg(),
-            T.RandomResizedCrop(files.side),
-            T.RandomHorizontalFlip(),
-            T.Normalize(MEAN, STD, dtype=DTYPE, memory_format=LAYOUT),
-        ]
-    )
-    return fl.PrefetchLoader(reading, transform=transform, device=files.device, depth=depth, static=files.static)
 
 
 def rows(batches: Iterable[BatchTimes]) -> list[dict[str, Any]]:

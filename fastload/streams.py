@@ -190,7 +190,7 @@ class ReusedCopy:
     def __init__(self, size: int, device: torch.device) -> None:
         self._device = device
         here = torch.accelerator.current_stream(device)
-        self._here, self._was_lent = here, False
+        self._here = here
         self._beside, _ = _beside(here.device)
         self._sent, self._used = torch.Event(here.device), torch.Event(here.device)
         self.pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
@@ -199,13 +199,14 @@ class ReusedCopy:
             self.on_device = torch.empty(size, dtype=torch.uint8, device=here.device)
         finally:
             _set_stream(here)
+        self.on_device.record_stream(here)
 
     def send(self) -> None:
         """Copy what is in ``pinned``, once the device has done the uses noted; the current stream waits for it."""
         here = torch.accelerator.current_stream(self._device)
-        if here != self._here or not self._was_lent:
+        if here != self._here:
             self.on_device.record_stream(here)
-        self._here, self._was_lent = here, True
+            self._here = here
         self._beside.wait_event(self._used)
         _set_stream(self._beside)
         try:

@@ -150,7 +150,7 @@ def _needs_statistics(epilogue: Epilogue) -> bool:
     codes, bounds = epilogue.program.ops.numpy()[..., 0], epilogue.program.bounds.numpy()
     start, stop = bounds[:, epilogue.part, None], bounds[:, epilogue.part + 1, None]
     slots = np.arange(codes.shape[1])
-    return bool(((codes >= int(Op.CONTRAST)) & (start <= slots) & (slots < stop)).any())
+    return bool(((codes >= Op.CONTRAST) & (start <= slots) & (slots < stop)).any())
 
 
 def _join(allowed: tuple[object, ...]) -> str:

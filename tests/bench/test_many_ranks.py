@@ -188,7 +188,7 @@ def command(*arguments):
 @pytest.mark.usefixtures("few")
 def test_the_tables_go_into_a_page(record, tmp_path):
     page, plot = tmp_path / "page.md", tmp_path / "shares.png"
-    page.write_text("before\n<!-- many_ranks -->\nTODO\n<!-- end -->\nafter\n")
+    page.write_text("before\n<!-- many_ranks -->\nan old table\n<!-- end -->\nafter\n")
     done = command(record, "--page", page, "--plot", plot)
     assert done.exit_code == 0, done.output
     assert "1 rank, depth 2: 0.750 of the limit simulated, 0.750 measured" in done.output
@@ -196,7 +196,7 @@ def test_the_tables_go_into_a_page(record, tmp_path):
     assert text.startswith("before\n<!-- many_ranks -->\n**Share")
     assert text.endswith("\n<!-- end -->\nafter\n")
     assert "| slow host, x4 | 2 | 1.000 | 1.000 |" in text
-    assert "TODO" not in text
+    assert "an old table" not in text
     assert plot.exists()
 
 

@@ -5,6 +5,7 @@ import time
 import pytest
 import torch
 
+from fastload.kernels.parameters import upload_parameters
 from fastload.kernels.upload import upload
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -12,22 +13,26 @@ CYCLES = 10**8  # of the device: far longer than the host takes to queue what th
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_tensors_of_any_dtype_and_size_arrive(device):
+@pytest.mark.parametrize("function", [upload, upload_parameters])
+def test_tensors_of_any_dtype_and_size_arrive(function, device):
     tensors = [
         torch.arange(26 * 300).view(300, 26),
         torch.tensor([True, False, True]),
         torch.empty(0, 4, dtype=torch.int32),
         torch.rand(257, 3),
+        torch.rand(3, 257).T,
         torch.arange(5, dtype=torch.int16),
     ]
-    for actual, expected in zip(upload(torch.device(device), *tensors), tensors, strict=True):
+    for actual, expected in zip(function(torch.device(device), *tensors), tensors, strict=True):
         assert actual.device.type == device
+        assert actual.dtype is expected.dtype
         assert torch.equal(actual.cpu(), expected)
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_nothing_is_nothing(device):
-    assert upload(torch.device(device)) == []
+@pytest.mark.parametrize("function", [upload, upload_parameters])
+def test_nothing_is_nothing(function, device):
+    assert function(torch.device(device)) == []
 
 
 @pytest.mark.gpu

@@ -23,7 +23,7 @@ from fastload.bench.subjects.dali import dali
 from fastload.bench.subjects.loaders import DTYPE, LAYOUT
 from fastload.bench.subjects.workers import READING_WORKERS, decoding_workers
 
-__all__ = ["CPU_STAGES", "STAGES", "STATIC_STAGES", "JpegFiles", "endless_loader"]
+__all__ = ["CPU_STAGES", "STAGES", "STATIC_STAGES", "JpegFiles", "endless_loader", "prefetched"]
 
 ENDLESS = 10**9  # samples: more than any window takes
 
@@ -137,6 +137,14 @@ def _timm(dataset: Dataset[Any], files: JpegFiles) -> Batches:
 
 
 def _fastload(files: JpegFiles, workers: int, collate_fn: Callable[[Any], Any]) -> Batches:
+    with prefetched(files, workers, collate_fn) as batches:
+        yield from batches
+
+
+def prefetched(
+    files: JpegFiles, workers: int, collate_fn: Callable[[Any], Any] = fl.collate, depth: int = 2
+) -> fl.PrefetchLoader[Any]:
+    """Return the loader of the subjects ``fastload`` and ``fastload_cpu_decode``."""
     dataset = fl.data.ImageFolder(files.root)
     # Its thread would only pass files on: fastload pins them itself.
     loader = endless_loader(dataset, files.batch, workers, files.device, collate_fn, pin_memory=False)
@@ -148,8 +156,7 @@ def _fastload(files: JpegFiles, workers: int, collate_fn: Callable[[Any], Any]) 
             T.Normalize(MEAN, STD, dtype=DTYPE, memory_format=LAYOUT),
         ]
     )
-    with fl.PrefetchLoader(loader, transform=transform, device=files.device, static=files.static) as batches:
-        yield from batches
+    return fl.PrefetchLoader(loader, transform=transform, device=files.device, depth=depth, static=files.static)
 
 
 def endless_loader(

@@ -8,13 +8,14 @@ from typing import cast
 
 import torch
 import torchvision
-from torch import nn
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from fastload.bench.harness.window import Step
 from fastload.bench.subjects.loaders import LAYOUT
 from fastload.training.step import TrainStep
 
-__all__ = ["CLASSES", "TrainingStep", "cudnn_search", "describe"]
+__all__ = ["CLASSES", "TrainingStep", "cudnn_search", "describe", "replicated"]
 
 CLASSES = 1000
 
@@ -43,6 +44,12 @@ class TrainingStep:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return loss.detach()
+
+
+def replicated(model: nn.Module) -> nn.Module:
+    """Return the model as that of one of several ranks, each of which draws samples of its own from here on."""
+    torch.manual_seed(distributed.get_rank())
+    return DistributedDataParallel(model, gradient_as_bucket_view=True)
 
 
 def describe(device: torch.device) -> dict[str, object]:

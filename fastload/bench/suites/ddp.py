@@ -15,9 +15,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
-from torch import distributed, multiprocessing, nn
+from torch import distributed, multiprocessing
 from torch.multiprocessing.spawn import spawn
-from torch.nn.parallel import DistributedDataParallel
 
 from fastload.bench.harness.plan import Plan
 from fastload.bench.harness.row import Row
@@ -25,14 +24,13 @@ from fastload.bench.harness.suite import Suite
 from fastload.bench.harness.window import Window
 from fastload.bench.subjects import dali
 from fastload.bench.subjects.file_windows import FileWindows, JpegSize, write_photographs
-from fastload.bench.subjects.training import TrainingStep, cudnn_search
+from fastload.bench.subjects.training import TrainingStep, cudnn_search, replicated
 from fastload.bench.suites import jpeg
 from fastload.environment import cores
 
 __all__ = ["SUITE"]
 
 SIZES = jpeg.CASES["resnet50_b256"]
-SUBJECTS = ("dali", "dali_crop", "fastload")
 RANKS = {f"resnet50_b256_x{ranks}": ranks for ranks in (1, 2, 4, 8)}
 
 
@@ -92,7 +90,7 @@ def _measure(plan: Plan[JpegSize], root: Path, ranks: int) -> list[Row]:
         )
 
     with cudnn_search():
-        step = TrainingStep(plan.size.model, plan.device, _replicated)
+        step = TrainingStep(plan.size.model, plan.device, replicated)
         jpeg.compile_step(windows, step)
         return jpeg.train_by_turns(plan, windows, plan.subjects, step, variant="ordinary", ranks=ranks, agreed=agreed)
 
@@ -108,11 +106,6 @@ def _reduced(values: Sequence[float], operation: distributed.ReduceOp.RedOpType,
     reduced = torch.tensor(values, dtype=torch.float64, device=device)
     distributed.all_reduce(reduced, operation)
     return reduced.tolist()
-
-
-def _replicated(model: nn.Module) -> nn.Module:
-    torch.manual_seed(distributed.get_rank())  # from here on each rank draws samples of its own
-    return DistributedDataParallel(model, gradient_as_bucket_view=True)
 
 
 def _file_of_rows(folder: Path) -> Path:
@@ -135,7 +128,7 @@ def settings(device: torch.device) -> dict[str, object]:
 SUITE = Suite(
     name="ddp",
     cases=dict.fromkeys(RANKS, SIZES),
-    subjects=("limit", *SUBJECTS),
+    subjects=("limit", "dali", "dali_crop", "fastload"),
     baseline="limit",
     packages=dict.fromkeys(("dali", "dali_crop"), "nvidia-dali-cuda130"),
     runs=2,
