@@ -16,10 +16,13 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -255,17 +258,37 @@ def run_ranks(subject: type[Contract], home: Path) -> list[dict[str, Record]]:
         with (home / f"{rank}.log").open("w") as log:
             processes.append(
                 subprocess.Popen(
-                    [*command, str(rank)], env=environment, cwd=Path(__file__).parents[2], stdout=log, stderr=log
+                    [*command, str(rank)],
+                    env=environment,
+                    cwd=Path(__file__).parents[2],
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,  # a rank and its workers are one group, which can be ended as one
                 )
             )
-    try:
-        codes = [process.wait(timeout=240) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    logs = "\n".join(f"rank {rank}:\n{(home / f'{rank}.log').read_text()[-6000:]}" for rank in range(subject.ranks))
+    codes = exit_codes(processes, seconds=240)
+    logs = "\n".join(f"rank {rank}:\n{(home / f'{rank}.log').read_text()[-12000:]}" for rank in range(subject.ranks))
     assert codes == [0] * subject.ranks, logs
     return [pickle.loads((home / f"{rank}.pickle").read_bytes()) for rank in range(subject.ranks)]
+
+
+def exit_codes(processes: list[subprocess.Popen[bytes]], seconds: float) -> list[int]:
+    """Wait for the ranks. When one fails, or time is up, the others are aborted: they log where their threads are."""
+    until = time.monotonic() + seconds
+    try:
+        while time.monotonic() < until:
+            codes = [process.poll() for process in processes]
+            if None not in codes or any(codes):
+                break
+            time.sleep(0.05)
+        for process in processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGABRT)
+        return [process.wait(timeout=60) for process in processes]
+    finally:
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def wrap(loader: Any, scenario: Scenario, **settings: Any) -> Any:

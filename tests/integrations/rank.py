@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import importlib
 import multiprocessing
@@ -20,6 +21,7 @@ GRACE = 5.0  # seconds in which threads and workers may end
 
 
 def main(module: str, name: str, home: str, rank: str) -> None:
+    faulthandler.enable()  # its workers, which are forked, write their stacks too when they are aborted
     subject: type[Contract] = getattr(importlib.import_module(module), name)
     records: dict[str, Record] = {}
     for scenario_name, scenario in SCENARIOS.items():
