@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 
 import fastload as fl
 from fastload import transforms as T
+from tests.native_threads import let_gloo_rest
 
 SAMPLES, BATCH, EPOCHS = 22, 4, 3
 
@@ -147,6 +148,7 @@ def was_killed(process: multiprocessing.Process, home: Path, *, after_lines: int
 def live_as_rank(rank: int, ranks: int, home: Path, stop_after: int | None) -> None:
     """Train as one of several ranks for two epochs, or until the state is saved after so many batches."""
     be_born()
+    let_gloo_rest()
     torch.distributed.init_process_group("gloo", f"file://{home / f'store-{ranks}'}", rank=rank, world_size=ranks)
     wrapped = DataLoader(Images(50), BATCH, sampler=DistributedSampler(Images(50), seed=3), num_workers=rank % 2)
     loader = prefetched(wrapped)

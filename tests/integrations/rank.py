@@ -16,12 +16,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.integrations.contract import SCENARIOS, Contract, Record, Scenario
+from tests.native_threads import let_gloo_rest
 
 GRACE = 5.0  # seconds in which threads and workers may end
 
 
 def main(module: str, name: str, home: str, rank: str) -> None:
     faulthandler.enable()  # its workers, which are forked, write their stacks too when they are aborted
+    let_gloo_rest()
     subject: type[Contract] = getattr(importlib.import_module(module), name)
     records: dict[str, Record] = {}
     for scenario_name, scenario in SCENARIOS.items():
