@@ -49,7 +49,7 @@ class StepGraphs:
         self._modules = [module for model in models for module in model.modules()]
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         self._parameters = [parameter for group in groups for parameter in group["params"]]
-        is_ddp = any(isinstance(model, DistributedDataParallel) for model in models)
+        is_ddp = any(isinstance(module, DistributedDataParallel) for module in self._modules)  # also a compiled one
         self._warm_up = WARM_UP_OF_DDP if is_ddp else WARM_UP
         self._rates = [_FixedRate(group, device) for group in groups]
         self._gradients: dict[Tensor, Tensor] = {}

@@ -210,16 +210,18 @@ def one_rank(tmp_path):
 @pytest.mark.gpu
 @pytest.mark.usefixtures("one_rank")
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_gradients_are_reduced_within_graphs(accumulate):
+@pytest.mark.parametrize("bucket_views", [False, True])
+@pytest.mark.parametrize("prepared", [lambda parallel: parallel, torch.compile], ids=["eager", "compiled"])
+def test_gradients_are_reduced_within_graphs(accumulate, bucket_views, prepared):
     batches = [tuple(each.cuda() for each in batch) for batch in make_batches(2)] * 20
     model = SmallNet().cuda()
     reference = copy.deepcopy(model)
     losses = []
     for each, graph in ((model, True), (reference, False)):
         with torch.cuda.stream(torch.cuda.Stream()):  # as PyTorch asks for, where DDP is to be captured
-            parallel = nn.parallel.DistributedDataParallel(each)
+            parallel = nn.parallel.DistributedDataParallel(each, gradient_as_bucket_view=bucket_views)
         settings = {"precision": "bf16", "accumulate": accumulate, "max_norm": 0.5}
-        step = fl.TrainStep(parallel, optimizer_of(each), cross_entropy, graph=graph, **settings)
+        step = fl.TrainStep(prepared(parallel), optimizer_of(each), cross_entropy, graph=graph, **settings)
         losses.append(torch.stack([step(*batch).loss for batch in step.epoch(batches)]))
     assert torch.equal(*losses)
     assert_same_weights(model, reference)

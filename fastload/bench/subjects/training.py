@@ -49,7 +49,9 @@ class TrainingStep:
 def replicated(model: nn.Module) -> nn.Module:
     """Return the model as that of one of several ranks, each of which draws samples of its own from here on."""
     torch.manual_seed(distributed.get_rank())
-    return DistributedDataParallel(model, gradient_as_bucket_view=True)
+    side = torch.cuda.Stream() if next(model.parameters()).is_cuda else None  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(side):  # as PyTorch asks for, where its steps are to be captured
+        return DistributedDataParallel(model, gradient_as_bucket_view=True)
 
 
 def describe(device: torch.device) -> dict[str, object]:

@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -92,7 +93,12 @@ def _measure(plan: Plan[JpegSize], root: Path, ranks: int) -> list[Row]:
     with cudnn_search():
         step = TrainingStep(plan.size.model, plan.device, replicated)
         jpeg.compile_step(windows, step)
-        return jpeg.train_by_turns(plan, windows, plan.subjects, step, variant="ordinary", ranks=ranks, agreed=agreed)
+        variants = ("ordinary", "graph") if plan.device.type == "cuda" else ("ordinary",)
+        rows = [
+            jpeg.train_by_turns(plan, windows, plan.subjects, step, variant=variant, ranks=ranks, agreed=agreed)
+            for variant in variants
+        ]
+        return list(chain.from_iterable(rows))
 
 
 def _keep_to_own_cores(rank: int, ranks: int) -> None:
