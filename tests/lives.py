@@ -81,6 +81,7 @@ def be_born() -> None:
         "fork", force=True
     )  # for workers; else they would begin with a server of their own
     torch.set_num_threads(1)
+    let_gloo_rest()
 
 
 def live(kind: str, workers: int, home: Path) -> None:
@@ -148,7 +149,6 @@ def was_killed(process: multiprocessing.Process, home: Path, *, after_lines: int
 def live_as_rank(rank: int, ranks: int, home: Path, stop_after: int | None) -> None:
     """Train as one of several ranks for two epochs, or until the state is saved after so many batches."""
     be_born()
-    let_gloo_rest()
     torch.distributed.init_process_group("gloo", f"file://{home / f'store-{ranks}'}", rank=rank, world_size=ranks)
     wrapped = DataLoader(Images(50), BATCH, sampler=DistributedSampler(Images(50), seed=3), num_workers=rank % 2)
     loader = prefetched(wrapped)

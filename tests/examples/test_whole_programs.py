@@ -31,12 +31,13 @@ def test_vit_goes_on_where_it_was_killed(tmp_path):
     assert resumed[0].startswith("update 9: loss")
 
 
-def test_two_ranks_are_gone_on_with_by_one(tmp_path):
-    """Three updates by two ranks, in the middle of an epoch of four, then the rest."""
-    by_two = updates(printed_by_ranks(2, tmp_path, "multi_gpu.py", "--tiny", "--steps", "3"))
-    by_one = updates(printed_by_ranks(1, tmp_path, "multi_gpu.py", "--tiny"))
-    assert [line.split(":")[0] for line in by_two + by_one] == ["update 3", "update 4", "update 8"]
-    assert [line.rpartition(" ")[2] for line in by_two + by_one] == ["2", "1", "1"]
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (2, 4), (4, 2)])
+def test_ranks_are_gone_on_with_by_fewer_or_more(before, after, tmp_path):
+    """Three updates, in the middle of an epoch of four, then the rest."""
+    first = updates(printed_by_ranks(before, tmp_path, "multi_gpu.py", "--tiny", "--steps", "3"))
+    rest = updates(printed_by_ranks(after, tmp_path, "multi_gpu.py", "--tiny"))
+    assert [line.split(":")[0] for line in first + rest] == ["update 3", "update 4", "update 8"]
+    assert [int(line.rpartition(" ")[2]) for line in first + rest] == [before, after, after]
 
 
 def test_two_ranks_evaluate_each_image_once(tmp_path):

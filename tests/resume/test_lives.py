@@ -70,8 +70,8 @@ def samples_of(text):
     return [(epoch, int(label)) for label in labels.split(", ")]
 
 
-@pytest.mark.parametrize(("ranks", "padding"), [(1, 0), (4, 2)])
-def test_g10_two_ranks_are_gone_on_with_by_one_or_four(ranks, padding, tmp_path):
+@pytest.mark.parametrize(("before", "after", "padding"), [(2, 1, 0), (2, 4, 2), (4, 2, 0)])
+def test_g10_ranks_are_gone_on_with_by_fewer_or_more(before, after, padding, tmp_path):
     """Every sample of the epoch comes once, augmented as in the uninterrupted run, apart from those that fill it up.
 
     50 samples are 13 for each of four ranks and two to fill up, at places 50 and 51, augmented as is due there.
@@ -79,8 +79,8 @@ def test_g10_two_ranks_are_gone_on_with_by_one_or_four(ranks, padding, tmp_path)
     (tmp_path / "expected").mkdir()
     expected = live_as_ranks(2, tmp_path / "expected")
     assert sorted(row[:2] for row in expected) == [(epoch, sample) for epoch in range(2) for sample in range(50)]
-    before = live_as_ranks(2, tmp_path, stop_after=2)
-    after = live_as_ranks(ranks, tmp_path)
-    assert Counter(expected) <= Counter(before + after)
-    assert len(before) == 2 * 2 * BATCH
-    assert len(before + after) == len(expected) + 2 * padding
+    rows = live_as_ranks(before, tmp_path, stop_after=2)
+    assert len(rows) == before * 2 * BATCH
+    rows += live_as_ranks(after, tmp_path)
+    assert Counter(expected) <= Counter(rows)
+    assert len(rows) == len(expected) + 2 * padding
