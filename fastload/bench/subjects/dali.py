@@ -1,6 +1,8 @@
-"""NVIDIA DALI's input stage for training from JPEG files, in the two ways that its documentation shows.
+"""NVIDIA DALI's input stage for training from JPEG files, in the ways that its documentation shows.
 
-``dali_crop`` decodes what is cropped alone, as in DALI's own training examples; ``dali`` decodes whole images.
+``dali_crop`` decodes what is cropped alone, as in DALI's own training examples; ``dali`` decodes whole images. Both are
+pipelines. ``dali_dynamic`` calls the operators of ``dali_crop`` one by one, and ``dali_capture`` lets DALI make a
+pipeline of these calls.
 """
 
 from __future__ import annotations
@@ -13,12 +15,13 @@ from fastload.bench.harness.window import Batches
 from fastload.bench.imagenet import MEAN, STD
 from fastload.bench.subjects.loaders import DTYPE
 
-__all__ = ["SETTINGS", "dali"]
+__all__ = ["SETTINGS", "dali", "dali_dynamic"]
 
 # The share of the images that the JPEG engines decode; CUDA cores decode the rest. DALI's default, and its best here.
 HARDWARE_SHARE = 0.65
 QUEUE = 2  # batches ahead, DALI's default
 HINT = {"preallocate_width_hint": 640, "preallocate_height_hint": 640}  # above the largest file: nothing is reallocated
+AFFINE = {"mean": [255 * value for value in MEAN], "std": [255 * value for value in STD], "output_layout": "HWC"}
 BOX = {"random_area": [0.08, 1.0], "random_aspect_ratio": [3 / 4, 4 / 3], "num_attempts": 100}
 SETTINGS = {"hw_decoder_load": HARDWARE_SHARE, "prefetch_queue_depth": QUEUE, "exec_dynamic": True, **HINT}
 
@@ -34,7 +37,7 @@ def dali(
     from nvidia.dali.plugin.pytorch import DALIGenericIterator  # noqa: PLC0415
 
     gpu = device.type == "cuda"
-    decoding = {"device": "mixed", "hw_decoder_load": HARDWARE_SHARE, **HINT} if gpu else {"device": "cpu"}
+    decoding = _decoding(device, on_gpu="mixed")
     pipeline = Pipeline(
         batch_size=batch,
         num_threads=threads,
@@ -51,14 +54,37 @@ def dali(
             images = fn.decoders.image(files, output_type=types.RGB, **decoding)
             images = fn.random_resized_crop(images, size=(side, side))
         images = fn.crop_mirror_normalize(
-            images,
-            mirror=fn.random.coin_flip(probability=0.5),
-            mean=[255 * value for value in MEAN],
-            std=[255 * value for value in STD],
-            dtype=types.FLOAT16,
-            output_layout="HWC",
+            images, mirror=fn.random.coin_flip(probability=0.5), dtype=types.FLOAT16, **AFFINE
         )
         pipeline.set_outputs(images, labels.gpu() if gpu else labels)
     for outputs in DALIGenericIterator(pipeline, ["images", "labels"]):
-        images, labels = outputs[0]["images"], outputs[0]["labels"]
-        yield images.permute(0, 3, 1, 2).to(DTYPE), labels.flatten().long()
+        yield _as_trained_on(outputs[0]["images"], outputs[0]["labels"])
+
+
+def dali_dynamic(root: Path, batch: int, side: int, device: torch.device, *, threads: int, capture: bool) -> Batches:
+    """Return batches like those of :func:`dali` with ``crops_in_decoder``, in DALI's dynamic mode.
+
+    With ``capture``, the loop's operators become a pipeline, which works ahead of the loop.
+    """
+    import nvidia.dali.experimental.dynamic as ndd  # noqa: PLC0415  (a peer that may be missing)
+
+    ndd.set_num_threads(threads)
+    reader = ndd.readers.File(file_root=str(root), random_shuffle=True, pad_last_batch=True)
+    decoding = _decoding(device, on_gpu="gpu")
+    while True:
+        for files, labels in reader.next_epoch(batch_size=batch, capture=capture):
+            images = ndd.decoders.image_random_crop(files, **BOX, **decoding)
+            images = ndd.resize(images, size=[side, side])
+            mirror = ndd.random.coin_flip(batch_size=batch, probability=0.5)
+            images = ndd.crop_mirror_normalize(images, mirror=mirror, dtype=ndd.float16, **AFFINE)
+            yield _as_trained_on(images.torch(), labels.torch().to(device, non_blocking=True))
+
+
+def _decoding(device: torch.device, on_gpu: str) -> dict[str, object]:
+    if device.type != "cuda":
+        return {"device": "cpu"}
+    return {"device": on_gpu, "hw_decoder_load": HARDWARE_SHARE, **HINT}
+
+
+def _as_trained_on(images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return images.permute(0, 3, 1, 2).to(DTYPE), labels.flatten().long()

@@ -33,10 +33,10 @@ SEED = 0
 class JpegSize:
     """The model, and how long it trains.
 
-    Windows are several times as long as all queues together hold. Workers that decode make a batch each and deliver
-    in bursts. So their windows are whole ``rounds`` of one batch from each worker, after one round of warm-up: where a
-    window cuts a burst would change its figure. The limit's windows are as long as the others', since a GPU that was
-    just idle runs faster than a busy one.
+    Windows are several times as long as all queues together hold. Workers, or threads, that decode make a batch each
+    and deliver in bursts. So their windows are whole ``rounds`` of one batch from each, after one round of warm-up:
+    where a window cuts a burst would change its figure. The limit's windows are as long as the others', since a GPU
+    that was just idle runs faster than a busy one.
 
     The warm-up lasts until queues are full and pinned memory has stopped growing; while it grows, steps take two to
     four times as long. Decoders' buffers grow over hundreds of batches: those are the ``first`` steps, which are timed

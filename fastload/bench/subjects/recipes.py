@@ -6,6 +6,7 @@ Each function returns one of ``Crops``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torchvision.transforms import v2
@@ -19,6 +20,8 @@ from fastload.structure.ragged import Ragged
 __all__ = ["DEIT_RECIPES", "RRC_RECIPES", "Recipe"]
 
 Recipe = Callable[[Crops], torch.Tensor]
+MadeRecipe = Callable[[int, torch.memory_format], Recipe]  # for a side and a memory format
+Parameters = dict[str, torch.Tensor]  # of one of kornia's augmentations, in place of its own draws
 
 
 def fastload(side: int, memory_format: torch.memory_format) -> Recipe:
@@ -38,7 +41,7 @@ def torchvision(_side: int, memory_format: torch.memory_format) -> Recipe:
     return lambda crops: normalize(torch.stack(crops.cropped())).to(OUT, memory_format=memory_format)
 
 
-def kornia(side: int, memory_format: torch.memory_format) -> Recipe:
+def kornia(side: int, memory_format: torch.memory_format, *, compiled: bool = False) -> Recipe:
     """Pad the images to one size, since kornia's augmentations take batches."""
     from kornia import augmentation  # noqa: PLC0415  (a peer that may be missing)
 
@@ -46,12 +49,16 @@ def kornia(side: int, memory_format: torch.memory_format) -> Recipe:
     mirror = augmentation.RandomHorizontalFlip(p=0.5)
     normalize = augmentation.Normalize(torch.tensor(MEAN), torch.tensor(STD))
 
+    def augment(images: torch.Tensor, boxes: Parameters, chosen: Parameters) -> torch.Tensor:
+        out: torch.Tensor = normalize(mirror(crop(images, params=boxes), params=chosen))
+        return out.to(OUT, memory_format=memory_format)
+
+    run = torch.compile(augment, dynamic=True) if compiled else augment
+
     def apply(crops: Crops) -> torch.Tensor:
         images = _padded(crops.images)
-        images = crop(images, params=_kornia_boxes(crops.boxes, side, images))
         chosen = {"batch_prob": crops.flips.float(), "forward_input_shape": torch.tensor(images.shape)}
-        out: torch.Tensor = normalize(mirror(images, params=chosen))
-        return out.to(OUT, memory_format=memory_format)
+        return run(images, _kornia_boxes(crops.boxes, side, images), chosen)
 
     return apply
 
@@ -78,7 +85,7 @@ def torchvision_deit(_side: int, memory_format: torch.memory_format) -> Recipe:
     return apply
 
 
-def kornia_deit(side: int, memory_format: torch.memory_format) -> Recipe:
+def kornia_deit(side: int, memory_format: torch.memory_format, *, compiled: bool = False) -> Recipe:
     from kornia import augmentation  # noqa: PLC0415  (a peer that may be missing)
 
     crop = augmentation.RandomResizedCrop((side, side), cropping_mode="resample")
@@ -91,10 +98,15 @@ def kornia_deit(side: int, memory_format: torch.memory_format) -> Recipe:
         data_keys=["input"],
     )
 
+    def augment(images: torch.Tensor, boxes: Parameters) -> torch.Tensor:
+        out: torch.Tensor = rest(crop(images, params=boxes))
+        return out.to(OUT, memory_format=memory_format)
+
+    run = torch.compile(augment, dynamic=True) if compiled else augment
+
     def apply(crops: Crops) -> torch.Tensor:
         images = _padded(crops.images)
-        out: torch.Tensor = rest(crop(images, params=_kornia_boxes(crops.boxes, side, images)))
-        return out.to(OUT, memory_format=memory_format)
+        return run(images, _kornia_boxes(crops.boxes, side, images))
 
     return apply
 
@@ -107,7 +119,7 @@ def _padded(images: Ragged) -> torch.Tensor:
     return batch.div_(255)
 
 
-def _kornia_boxes(boxes: torch.Tensor, side: int, images: torch.Tensor) -> dict[str, torch.Tensor]:
+def _kornia_boxes(boxes: torch.Tensor, side: int, images: torch.Tensor) -> Parameters:
     """Return the crops in the form of kornia's own draws: the corners of each box, before and after."""
     return {
         "src": _corners(boxes).to(images.device),
@@ -125,5 +137,15 @@ def _corners(boxes: torch.Tensor) -> torch.Tensor:
     return torch.stack([left, top, right, top, right, bottom, left, bottom], dim=1).view(-1, 4, 2)
 
 
-RRC_RECIPES = {"fastload": fastload, "torchvision": torchvision, "kornia": kornia}
-DEIT_RECIPES = {"fastload": fastload_deit, "torchvision": torchvision_deit, "kornia": kornia_deit}
+RRC_RECIPES: dict[str, MadeRecipe] = {
+    "fastload": fastload,
+    "torchvision": torchvision,
+    "kornia": kornia,
+    "kornia_compiled": partial(kornia, compiled=True),
+}
+DEIT_RECIPES: dict[str, MadeRecipe] = {
+    "fastload": fastload_deit,
+    "torchvision": torchvision_deit,
+    "kornia": kornia_deit,
+    "kornia_compiled": partial(kornia_deit, compiled=True),
+}

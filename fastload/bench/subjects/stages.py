@@ -19,8 +19,9 @@ import fastload as fl
 from fastload import transforms as T  # noqa: N812  (as users write it)
 from fastload.bench.harness.window import Batches
 from fastload.bench.imagenet import MEAN, STD
-from fastload.bench.subjects.dali import dali
+from fastload.bench.subjects.dali import dali, dali_dynamic
 from fastload.bench.subjects.loaders import DTYPE, LAYOUT
+from fastload.bench.subjects.spdl import spdl
 from fastload.bench.subjects.workers import READING_WORKERS, decoding_workers
 
 __all__ = ["CPU_STAGES", "STAGES", "STATIC_STAGES", "JpegFiles", "endless_loader", "prefetched"]
@@ -185,16 +186,28 @@ def _dali(files: JpegFiles, *, crops_in_decoder: bool) -> Batches:
     return dali(files.root, files.batch, files.side, files.device, threads=threads, crops_in_decoder=crops_in_decoder)
 
 
+def _dali_dynamic(files: JpegFiles, *, capture: bool) -> Batches:
+    return dali_dynamic(files.root, files.batch, files.side, files.device, threads=files.decoding, capture=capture)
+
+
+def _spdl(files: JpegFiles) -> Batches:
+    return spdl(files.root, files.batch, files.side, files.device, threads=files.decoding)
+
+
 STAGES: dict[str, Callable[[JpegFiles], Batches]] = {
     "pil_timm": pil_timm,
     "torchvision_timm": torchvision_timm,
     "dali": partial(_dali, crops_in_decoder=False),
     "dali_crop": partial(_dali, crops_in_decoder=True),
+    "dali_dynamic": partial(_dali_dynamic, capture=False),
+    "dali_capture": partial(_dali_dynamic, capture=True),
+    "spdl": _spdl,
     "plain": plain,
     "oneline": oneline,
     "fastload_cpu_decode": fastload_cpu_decode,
     "fastload": fastload,
     "offload": offload,
 }
-CPU_STAGES = ("pil_timm", "torchvision_timm", "plain", "oneline", "fastload_cpu_decode")  # those that decode in workers
+# Those that decode on the CPU, a batch in each worker or thread.
+CPU_STAGES = ("pil_timm", "torchvision_timm", "spdl", "plain", "oneline", "fastload_cpu_decode")
 STATIC_STAGES = ("fastload", "offload")

@@ -18,7 +18,7 @@ from fastload.bench.harness.row import Row
 from fastload.bench.harness.suite import Sizes, Suite, sizes_on
 from fastload.bench.harness.turns import Figure, Figures, by_turns
 from fastload.bench.harness.window import Window
-from fastload.bench.subjects import dali, training
+from fastload.bench.subjects import dali, spdl, training
 from fastload.bench.subjects.file_windows import SEED, FileWindows, JpegSize, look
 from fastload.bench.subjects.stages import CPU_STAGES, STAGES
 from fastload.bench.subjects.training import TrainingStep, cudnn_search
@@ -133,6 +133,7 @@ def settings(device: torch.device) -> dict[str, object]:
         "decoding_workers": decoding_workers(),
         **common_settings(device),
         "dali": dali.SETTINGS,
+        "spdl": spdl.SETTINGS,
     }
 
 
@@ -143,7 +144,8 @@ SUITE = Suite(
     baseline="limit",
     packages={
         **dict.fromkeys(("pil_timm", "torchvision_timm"), "timm"),
-        **dict.fromkeys(("dali", "dali_crop"), "nvidia-dali-cuda130"),
+        **dict.fromkeys(("dali", "dali_crop", "dali_dynamic", "dali_capture"), "nvidia-dali-cuda130"),
+        "spdl": "spdl-io",
     },
     runs=3,
     settings=settings,

@@ -117,9 +117,9 @@ def settings(device: torch.device) -> dict[str, object]:
 SUITE = Suite(
     name="kernels",
     cases=dict.fromkeys(CASES, SIZES),
-    subjects=("floor", *NORMALIZERS),
+    subjects=("floor", *NORMALIZERS, "kornia_compiled"),
     baseline="floor",
-    packages={"timm": "timm", "kornia": "kornia"},
+    packages={"timm": "timm", **dict.fromkeys(("kornia", "kornia_compiled"), "kornia")},
     runs=25,
     settings=settings,
     measure=measure,
