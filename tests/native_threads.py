@@ -3,9 +3,12 @@
 After a collective one of gloo's threads lets go of a tensor, and for that makes itself known to Python, under a lock
 which it takes without holding the interpreter's. A child forked meanwhile inherits the lock as taken and waits for it
 for ever (python/cpython#112275). A ``DataLoader`` that forks workers right after ``all_reduce`` so waits for them.
+
+``python -m tests.native_threads train.py`` runs a program so.
 """
 
 import os
+import runpy
 import sys
 import time
 from pathlib import Path
@@ -38,3 +41,8 @@ def _name_and_state(thread: Path) -> tuple[str, str]:
         return "", ""
     name, _, fields = rest.rpartition(") ")
     return name, fields[:1]
+
+
+if __name__ == "__main__":
+    let_gloo_rest()
+    runpy.run_path(sys.argv[1], run_name="__main__")
