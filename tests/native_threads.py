@@ -3,18 +3,17 @@
 After a collective one of gloo's threads lets go of a tensor, and for that makes itself known to Python, under a lock
 which it takes without holding the interpreter's. A child forked meanwhile inherits the lock as taken and waits for it
 for ever (python/cpython#112275). A ``DataLoader`` that forks workers right after ``all_reduce`` so waits for them.
-
-``python -m tests.native_threads train.py`` runs a program so.
 """
 
 import os
-import runpy
 import sys
 import time
 from pathlib import Path
 
 FORKS_SAFELY = sys.version_info >= (3, 11, 10) or (3, 10, 15) <= sys.version_info < (3, 11)
 THREADS = Path("/proc/self/task")
+TESTS = Path(__file__).parent
+RESTING = {"PYTHONPATH": f"{TESTS / 'resting'}{os.pathsep}{TESTS.parent}"}  # so that a process does it as it starts
 LONGEST = 5.0  # seconds to wait
 
 
@@ -41,8 +40,3 @@ def _name_and_state(thread: Path) -> tuple[str, str]:
         return "", ""
     name, _, fields = rest.rpartition(") ")
     return name, fields[:1]
-
-
-if __name__ == "__main__":
-    let_gloo_rest()
-    runpy.run_path(sys.argv[1], run_name="__main__")

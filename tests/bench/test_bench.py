@@ -22,6 +22,7 @@ from fastload.bench.subjects.file_windows import look, write_photographs
 from fastload.bench.suites import ddp, oneline
 from fastload.cli import app
 from fastload.environment import cores
+from tests.native_threads import RESTING
 
 pytestmark = [
     pytest.mark.long,
@@ -41,6 +42,13 @@ def one_thread():
 @pytest.fixture
 def console():
     return Console(record=True, width=200)
+
+
+@pytest.fixture
+def resting(monkeypatch):
+    """Ranks that are started fork workers safely."""
+    for name, value in RESTING.items():
+        monkeypatch.setenv(name, value)
 
 
 def measured(path):
@@ -244,6 +252,7 @@ def test_jpeg_measures_loaders_alone(tmp_path, console):
 
 
 @pytest.mark.skipif(cores() < 2, reason="starts two ranks")
+@pytest.mark.usefixtures("resting")
 def test_ddp_measures_all_ranks_together_next_to_the_limit(tmp_path, console):
     rows = measured(bench.prepare("ddp", cases=["resnet50_b256_x2"], runs=1, out=tmp_path).run(console))
     assert [row["subject"] for row in rows] == ["limit", "fastload"]

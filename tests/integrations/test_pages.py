@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.files import jpeg
+from tests.native_threads import RESTING
 
-ROOT = Path(__file__).parents[2]
-PAGES = {page.stem: page for page in (ROOT / "docs" / "integrations").glob("*.md")}
+PAGES = {page.stem: page for page in (Path(__file__).parents[2] / "docs" / "integrations").glob("*.md")}
 IMAGES = 8
 ON_TWO_RANKS = "torchrun"
 
@@ -42,9 +42,8 @@ def folder(tmp_path):
 def test_the_program_of_a_page_runs_as_printed_but_for_the_batch_size(folder, page):
     (program,) = re.findall(r"^```python\n(.*?)^```$", PAGES[page].read_text(), re.DOTALL | re.MULTILINE)
     (folder / "train.py").write_text(program.replace("batch_size=64", "batch_size=4"))
-    two_ranks = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "tests.native_threads"]
-    launcher = two_ranks if page == ON_TWO_RANKS else []
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled", "PYTHONPATH": str(ROOT)}
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2"] if page == ON_TWO_RANKS else []
+    environment = {**os.environ, **RESTING, "OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled"}
     ran = subprocess.run(
         [sys.executable, *launcher, "train.py"],
         cwd=folder,
