@@ -14,6 +14,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from tests.native_threads import RESTING
+
 ROOT = Path(__file__).parents[2]
 ranks = SimpleNamespace(**runpy.run_path(str(ROOT / "benchmarks" / "many_ranks.py")))
 STEP = 0.04
@@ -219,8 +221,8 @@ def test_batches_are_recorded(processes, tmp_path):
     path = tmp_path / "record.json"
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
     script = ["benchmarks/record_batches.py", f"--out={path}", "--steps=8", "--warm-up=2", "--depth=3"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, *launcher, *script], check=True, cwd=ROOT, env=environment)
+    environment = os.environ | RESTING | {"OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, *launcher, *script], check=True, cwd=ROOT, env=environment, timeout=240)
     record = ranks.Record.read(path)
     assert record.loader.shape == (3, 8)
     assert (record.loader > 0).all()
