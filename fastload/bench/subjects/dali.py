@@ -21,7 +21,7 @@ __all__ = ["SETTINGS", "dali", "dali_dynamic"]
 HARDWARE_SHARE = 0.65
 QUEUE = 2  # batches ahead, DALI's default
 HINT = {"preallocate_width_hint": 640, "preallocate_height_hint": 640}  # above the largest file: nothing is reallocated
-AFFINE = {"mean": [255 * value for value in MEAN], "std": [255 * value for value in STD], "output_layout": "HWC"}
+NORMALIZATION = {"mean": [255 * value for value in MEAN], "std": [255 * value for value in STD], "output_layout": "HWC"}
 BOX = {"random_area": [0.08, 1.0], "random_aspect_ratio": [3 / 4, 4 / 3], "num_attempts": 100}
 SETTINGS = {"hw_decoder_load": HARDWARE_SHARE, "prefetch_queue_depth": QUEUE, "exec_dynamic": True, **HINT}
 
@@ -54,7 +54,7 @@ def dali(
             images = fn.decoders.image(files, output_type=types.RGB, **decoding)
             images = fn.random_resized_crop(images, size=(side, side))
         images = fn.crop_mirror_normalize(
-            images, mirror=fn.random.coin_flip(probability=0.5), dtype=types.FLOAT16, **AFFINE
+            images, mirror=fn.random.coin_flip(probability=0.5), dtype=types.FLOAT16, **NORMALIZATION
         )
         pipeline.set_outputs(images, labels.gpu() if gpu else labels)
     for outputs in DALIGenericIterator(pipeline, ["images", "labels"]):
@@ -76,7 +76,7 @@ def dali_dynamic(root: Path, batch: int, side: int, device: torch.device, *, thr
             images = ndd.decoders.image_random_crop(files, **BOX, **decoding)
             images = ndd.resize(images, size=[side, side])
             mirror = ndd.random.coin_flip(batch_size=batch, probability=0.5)
-            images = ndd.crop_mirror_normalize(images, mirror=mirror, dtype=ndd.float16, **AFFINE)
+            images = ndd.crop_mirror_normalize(images, mirror=mirror, dtype=ndd.float16, **NORMALIZATION)
             yield _as_trained_on(images.torch(), labels.torch().to(device, non_blocking=True))
 
 

@@ -49,9 +49,13 @@ class TrainingStep:
 def replicated(model: nn.Module) -> nn.Module:
     """Return the model as that of one of several ranks, each of which draws samples of its own from here on."""
     torch.manual_seed(distributed.get_rank())
-    side = torch.cuda.Stream() if next(model.parameters()).is_cuda else None  # type: ignore[no-untyped-call]
-    with torch.cuda.stream(side):  # as PyTorch asks for, where its steps are to be captured
+    if not next(model.parameters()).is_cuda:
         return DistributedDataParallel(model, gradient_as_bucket_view=True)
+    torch.cuda.synchronize()  # the weights were written on the stream that is left here, and are read on it later
+    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]  (as PyTorch asks for, to capture it)
+        parallel = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    torch.cuda.synchronize()
+    return parallel
 
 
 def describe(device: torch.device) -> dict[str, object]:
