@@ -51,8 +51,9 @@ def replicated(model: nn.Module) -> nn.Module:
     torch.manual_seed(distributed.get_rank())
     if not next(model.parameters()).is_cuda:
         return DistributedDataParallel(model, gradient_as_bucket_view=True)
-    torch.cuda.synchronize()  # the weights were written on the stream that is left here, and are read on it later
-    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]  (as PyTorch asks for, to capture it)
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()  # the weights were written on another stream, and will be read there
+    with torch.cuda.stream(side):  # as PyTorch asks for, where its steps are to be captured
         parallel = DistributedDataParallel(model, gradient_as_bucket_view=True)
     torch.cuda.synchronize()
     return parallel
