@@ -13,9 +13,12 @@ explains them; this is the only file that names streams and events.
 from __future__ import annotations
 
 import time
+import weakref
+from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 import torch
@@ -62,7 +65,8 @@ class SideStream:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._backend: Any = torch.get_device_module(device)
-        self._stream = self._backend.Stream(device)
+        self._stream = _take_stream(self._backend, device)
+        weakref.finalize(self, _spare[device].put, self._stream).atexit = False
 
     def adopt_thread(self) -> None:
         """Make this the current stream of the calling thread."""
@@ -98,6 +102,16 @@ class SideStream:
         consumer.wait_event(ready.event)
         for block in memory:
             block.record_stream(consumer)
+
+    def capture(self, graph: torch.cuda.CUDAGraph, pool: Any) -> AbstractContextManager[Any]:
+        """A context in which the caller's work is captured as a CUDA graph, on this stream.
+
+        Other threads, such as a loader's, may go on with what a capture would not allow in this one.
+        """
+        context: AbstractContextManager[Any] = torch.cuda.graph(
+            graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"
+        )
+        return context
 
 
 class EventFence:
@@ -148,6 +162,31 @@ class DoneFence:
 
     def passed(self) -> bool:
         return True
+
+
+# PyTorch's streams come from a pool of 32, by turns. If one were taken for each pass, it would sooner or later be the
+# one on which a step is being captured, and end the capture. The allocator keeps memory for each stream that was ever
+# used, too. So fastload's streams are used again, and no two of them are the same.
+POOL = 32
+_spare: defaultdict[torch.device, SimpleQueue[Any]] = defaultdict(SimpleQueue)  # streams whose owner is gone
+_ours: set[tuple[torch.device, int]] = set()
+
+
+def _take_stream(backend: Any, device: torch.device) -> Any:
+    """A stream that nothing else of fastload's uses."""
+    try:
+        return _spare[device].get_nowait()
+    except Empty:
+        return _new_stream(backend.Stream, device)
+
+
+def _new_stream(make: Any, device: torch.device) -> Any:
+    for _ in range(POOL):
+        stream = make(device)
+        if (device, stream.stream_id) not in _ours:
+            break
+    _ours.add((device, stream.stream_id))
+    return stream
 
 
 def current_stream_handle(device: torch.device) -> int:
@@ -236,7 +275,7 @@ def _set_stream(stream: torch.Stream) -> None:
 @cache
 def _beside(device: torch.device) -> tuple[torch.Stream, torch.Event]:
     """A stream for small copies to a device, and an event on it."""
-    return torch.Stream(device), torch.Event(device)
+    return _new_stream(torch.Stream, device), torch.Event(device)
 
 
 def side_stream(device: torch.device) -> SideStream | SyncStream:

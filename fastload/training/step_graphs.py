@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from fastload.streams import SideStream
 from fastload.structure.tree import is_movable, tree_flatten
 
 __all__ = ["StepGraphs", "capturable"]
@@ -55,6 +56,7 @@ class StepGraphs:
         self._gradients: dict[Tensor, Tensor] = {}
         self._loss_flag = torch.zeros((), device=device)
         self._device = self._loss_flag.device  # with its index
+        self._side = SideStream(self._device)
         self._runs: dict[Hashable, int] = {}  # of each kind of work, without a graph
         self._graphs: dict[Hashable, _Captured[Any]] = {}
         # One for all, so a graph's results, and nothing else that it allocates, last until the next replay of any.
@@ -136,8 +138,7 @@ class StepGraphs:
         generator = torch.cuda.default_generators[self._device.index]
         random = generator.clone_state()
         try:
-            # Other threads, such as the loader's, may go on with what a capture would not allow in this one.
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            with self._side.capture(graph, self._pool):
                 result = work()
             # A capture sets the random numbers' place to 0 on its own stream, and a replay to what it is on this one.
             torch.cuda.synchronize(self._device)

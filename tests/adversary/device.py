@@ -47,6 +47,7 @@ class Stream:
     """Work in the order in which it was queued; each thing is done in a turn of its own."""
 
     def __init__(self, device: Device) -> None:
+        self.stream_id = id(self)
         self._device = device
         self._queue: deque[tuple[Callable[[], bool] | None, Callable[[], object] | None]] = deque()
         device.schedule.order.append(self)

@@ -93,6 +93,22 @@ def test_g04_device_memory_after_20_epochs_is_that_after_50_batches():
 
 
 @pytest.mark.gpu
+def test_g04_device_memory_after_5_loaders_of_files_is_that_after_two():
+    """The allocator keeps what a stream has used, so a stream for each pass would keep its decoded images."""
+    files = DataLoader([(jpeg(256, 256), 0)] * 32, 8, num_workers=1, collate_fn=fl.collate)
+    transform = T.Compose([T.DecodeJpeg(), T.RandomResizedCrop(64), T.Normalize(MEAN, STD)])
+    reserved = []
+    for _ in range(5):
+        for images, _ in fl.PrefetchLoader(files, transform=transform):
+            images.max()
+        del images
+        gc.collect()
+        torch.cuda.synchronize()
+        reserved.append(torch.cuda.memory_reserved())
+    assert max(reserved) <= reserved[1]
+
+
+@pytest.mark.gpu
 def test_g04_at_most_depth_and_two_batches_are_on_the_device():
     batch = one_batch()
     size = sum(tensor.nbytes for tensor in batch)
