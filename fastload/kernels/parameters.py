@@ -75,20 +75,27 @@ class _Blocks:
         return block
 
 
-class _OfThread(threading.local):
-    """A thread's blocks, by device and layout: threads share none."""
-
-    def __init__(self) -> None:
-        self.blocks: dict[tuple[torch.device, Layout], _Blocks] = {}
+# By thread: threads share none. Not in a threading.local: a forked child destroys what other threads have in it, and
+# destroying an event of CUDA's ends that child. So what a thread had goes when the next thread begins.
+_of_threads: dict[threading.Thread, dict[tuple[torch.device, Layout], _Blocks]] = {}
 
 
-_here = _OfThread()
+def _own_blocks() -> dict[tuple[torch.device, Layout], _Blocks]:
+    """The calling thread's, by device and layout."""
+    this = threading.current_thread()
+    own = _of_threads.get(this)
+    if own is None:
+        for thread in [thread for thread in list(_of_threads) if not thread.is_alive()]:
+            _of_threads.pop(thread, None)
+        own = _of_threads[this] = {}
+    return own
 
 
 def _blocks_of(device: torch.device, layout: Layout) -> _Blocks:
-    found = _here.blocks.get((device, layout))
+    own = _own_blocks()
+    found = own.get((device, layout))
     if found is None:
-        if len(_here.blocks) >= MOST_LAYOUTS:
-            _here.blocks.pop(next(iter(_here.blocks)))
-        found = _here.blocks[device, layout] = _Blocks(device, layout)
+        if len(own) >= MOST_LAYOUTS:
+            own.pop(next(iter(own)))
+        found = own[device, layout] = _Blocks(device, layout)
     return found

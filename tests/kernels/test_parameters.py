@@ -1,11 +1,15 @@
 """Parameters come to the device as they were when their launch was queued, though their memory is used again."""
 
+import multiprocessing
+import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 import torch
 
-from fastload.kernels.parameters import MOST_LAYOUTS, _here, upload_parameters
+from fastload.kernels.parameters import MOST_LAYOUTS, _of_threads, _own_blocks, upload_parameters
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 CYCLES = 10**8  # of the device: far longer than the host takes to queue what these tests do
@@ -81,8 +85,64 @@ def test_memory_is_used_again_and_bounded():
         for number in range(12):
             upload_parameters(device, torch.full((length,), number))
             torch.cuda.synchronize()
-    assert len(_here.blocks) == MOST_LAYOUTS
-    assert max(len(blocks._blocks) for blocks in _here.blocks.values()) <= 3
+    assert len(_own_blocks()) == MOST_LAYOUTS
+    assert max(len(blocks._blocks) for blocks in _own_blocks().values()) <= 3
+
+
+@contextmanager
+def beside_a_thread(work):
+    """A thread has done ``work``, and lives."""
+    done, may_end = threading.Event(), threading.Event()
+
+    def run():
+        work()
+        done.set()
+        may_end.wait()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    done.wait()
+    yield
+    may_end.set()
+    thread.join()
+
+
+def exit_code_of_a_fork():
+    process = multiprocessing.get_context("fork").Process(target=int)
+    process.start()
+    process.join(60)
+    return process.exitcode
+
+
+class Untouchable:
+    """What a forked child must not destroy, as an event of CUDA's."""
+
+    def __init__(self):
+        self.owner = os.getpid()
+
+    def __del__(self):
+        if os.getpid() != self.owner:
+            os.abort()
+
+
+def test_a_forked_child_does_not_destroy_what_a_thread_has():
+    with beside_a_thread(lambda: _own_blocks().update(untouchable=Untouchable())):
+        assert exit_code_of_a_fork() == 0
+
+
+@pytest.mark.gpu
+def test_a_worker_may_be_forked_while_a_thread_has_blocks():
+    with beside_a_thread(lambda: sums("cuda")):
+        assert exit_code_of_a_fork() == 0
+
+
+def test_what_a_thread_had_goes_when_the_next_begins():
+    first, second = threading.Thread(target=_own_blocks), threading.Thread(target=_own_blocks)
+    for thread in (first, second):
+        thread.start()
+        thread.join()
+    assert first not in _of_threads
+    assert second in _of_threads
 
 
 @pytest.mark.gpu(2)
