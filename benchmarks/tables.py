@@ -8,12 +8,14 @@ A table stands on the lines between these two marks; ``key=value,value`` selects
     <!-- table: jpeg case=resnet50_b256 subject=limit,fastload,dali metric=img_per_s -->
     <!-- end -->
 
-Results of further machines lie in benchmarks/results/hosts/, and ``hosts/jpeg`` in a mark names them.
+Results of further machines lie in benchmarks/results/hosts/, numbered where they have the same GPU. ``hosts/jpeg`` in a
+mark names them.
 
 A figure stands within a sentence. Its mark names suite, case (``case/variant`` where there are variants), subject and
-column, and the figure is that of the table's cell, without its spread:
+column, and the figure is that of the table's cell, without its spread. Of further machines it is lowest and highest:
 
     fastload reaches <!-- figure: jpeg resnet50_b256 fastload ratio_to_limit -->0.979<!-- end --> of the limit.
+    <!-- figure: hosts/jpeg resnet50_b256/graph fastload ratio_to_limit -->0.976 to 0.984<!-- end -->
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import Annotated
 import typer
 
 from fastload.bench import SUITES, Result, layout
+from fastload.bench.harness.row import Row
 from fastload.bench.harness.table import HEADINGS
 
 TABLE = re.compile(r"^<!-- table: ([^\n]+) -->\n(?:.*?\n)??<!-- end -->$", re.DOTALL | re.MULTILINE)
@@ -89,20 +92,23 @@ def _table(mark: str, results: Path) -> str:
 
 
 def _figure(mark: str, results: Path) -> str:
-    """Return one cell, without its spread."""
+    """Return one cell, without its spread; of further machines the lowest and the highest."""
     if len(names := mark.split()) != FIGURE_NAMES:
         raise MarkError(f"a figure's mark has suite, case, subject and column; got {mark!r}")
     suite, case, subject, column = names
     case, _, variant = case.partition("/")
     wanted = {"case": [case], "subject": [subject]} | ({"variant": [variant]} if variant else {})
-    found = [layout(_selected(result, wanted, mark)) for result in _results(suite, results)]
+    is_of_hosts = suite.startswith("hosts/")
+    measured = [each for each in _results(suite, results) if not is_of_hosts or _rows(each, wanted)]
+    found = [layout(_selected(result, wanted, mark)) for result in measured]
     heading = HEADINGS.get(column, column)
     cells = [
         line[table.headings.index(heading)] for table in found for line in table.lines if heading in table.headings
     ]
-    if len(cells) != 1 or not cells[0]:
+    if not all(cells) or (not cells if is_of_hosts else len(cells) != 1):
         raise MarkError(f"{mark!r} must name one figure of one result file; found {len(cells)}: {', '.join(cells)}")
-    return cells[0].partition(" ± ")[0]
+    figures = sorted((cell.partition(" ± ")[0] for cell in cells), key=lambda figure: float(figure.replace(",", "")))
+    return " to ".join(dict.fromkeys((figures[0], figures[-1])))
 
 
 def _results(named: str, results: Path) -> list[Result]:
@@ -117,11 +123,14 @@ def _results(named: str, results: Path) -> list[Result]:
 
 
 def _selected(result: Result, wanted: dict[str, list[str]], mark: str) -> Result:
-    rows = [row for row in result.rows if all(row.get(key) in values for key, values in wanted.items())]
-    if not rows:
+    if not (rows := _rows(result, wanted)):
         raise MarkError(f"no row of {result.suite} is {mark!r}")
     rows.sort(key=lambda row: [values.index(row[key]) for key, values in wanted.items()])
     return Result(result.suite, result.meta, rows)
+
+
+def _rows(result: Result, wanted: dict[str, list[str]]) -> list[Row]:
+    return [row for row in result.rows if all(row.get(key) in values for key, values in wanted.items())]
 
 
 def _markdown(result: Result) -> str:

@@ -127,9 +127,24 @@ def test_a_figure_of_a_variant_and_of_seeds(project):
     assert (project / "README.md").read_text() == "<!-- figure: kernels a/b c us -->7.000<!-- end -->"
 
 
+def test_a_figure_of_further_machines_is_the_lowest_and_the_highest(project):
+    row = {"case": "a", "subject": "c", "metric": "us", "iqr": 0.1, "runs": 5}
+    hosts = project / "benchmarks" / "results" / "hosts"
+    hosts.mkdir()
+    rows = {"1": {**row, "median": 1100.0}, "2": {**row, "median": 990.0}, "3": {**row, "case": "other", "median": 1.0}}
+    for host, found in rows.items():
+        content = {"suite": "kernels", "meta": META, "rows": [found]}
+        (hosts / f"kernels--nvidia-h200-{host}.json").write_text(json.dumps(content))
+    mark = "<!-- figure: hosts/kernels {} c us -->{}<!-- end -->"
+    (project / "README.md").write_text(mark.format("a", "") + mark.format("other", ""))
+    assert tables("--root", project).exit_code == 0
+    assert (project / "README.md").read_text() == mark.format("a", "990 to 1,100") + mark.format("other", "1.000")
+
+
 @pytest.mark.parametrize(
     ("mark", "error"),
     [
+        ("figure: hosts/resident resnet18_b512 fastload img_per_s", "must name one figure of one result file; found 0"),
         ("figure: resident resnet18_b512 fastload speed", "must name one figure of one result file; found 0"),
         ("figure: resident resnet18_b512 nobody img_per_s", "no row of resident is"),
         ("figure: resident resnet18_b512 img_per_s", "a figure's mark has suite, case, subject and column"),
