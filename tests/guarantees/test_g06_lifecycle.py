@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import fastload as fl
+from fastload import transforms as T
 from fastload.prefetch.iterator import _wait_for_threads
 from tests.batches import Numbered, numbered_loader
 from tests.counts import count, variants
@@ -322,6 +323,18 @@ def test_g06_workers_leave_the_garbage_that_they_inherit_alone(device):
             cycle = [batch, Untouchable()]
             cycle.append(cycle)
         del batch, cycle
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_g06_workers_may_be_started_beside_an_open_pass(device):
+    """As validation does within an epoch: a worker inherits all that the threads of the open pass have."""
+    crops = T.Compose([T.RandomResizedCrop(8), T.RandomHorizontalFlip(), T.ColorJitter(0.4)])
+    images = torch.zeros(64, 3, 16, 16, dtype=torch.uint8)
+    training = fl.PrefetchLoader(DataLoader(images, batch_size=4), transform=crops, device=device)
+    validation = fl.PrefetchLoader(DataLoader(images, batch_size=32, num_workers=2), device=device)
+    for number, _ in enumerate(training):
+        if number % 8 == 4:
+            assert len(list(validation)) == 2
 
 
 def test_g06_what_the_user_has_frozen_stays_frozen():
