@@ -18,6 +18,8 @@ COMPUTING = 0.4
 SPARE = 0.15
 # So much of a core has to be free for one more worker.
 FREE = 0.75
+# A file that the GPU's decoder refuses takes its batch with it to the CPU, many times slower.
+REFUSED = 0.01
 
 Found = tuple[Cause, list[str]]
 
@@ -155,6 +157,18 @@ def _heavy_transform(case: Case) -> Found:
     ]
 
 
+def _refused_files(case: Case) -> Found | None:
+    files = case.stats.files
+    on_cpu, on_device = files.get("decoded_on_cpu", 0), files.get("decoded_on_device", 0)
+    if not case.setup.has_device or on_cpu <= REFUSED * (on_cpu + on_device):
+        return None
+    return Cause.REFUSED_FILES, [
+        f"{on_cpu} of {on_cpu + on_device} JPEG files were decoded on the CPU: if the GPU's decoder refuses a file, that "
+        'whole batch goes there. T.DecodeJpeg(on_error="skip") warns of the first file that is bad for both: leave '
+        "such files out of the data set."
+    ]
+
+
 LOADING: list[Callable[[Case], Found | None]] = [
     _slow_worker,
     _no_data_loader,
@@ -170,7 +184,7 @@ RULES: dict[str, list[Callable[[Case], Found | None]]] = {
     "pin": COPYING,
     "copy": COPYING,
     "prepare": COPYING,
-    "decode": [_heavy_transform],
+    "decode": [_refused_files, _heavy_transform],
     "transform": [_heavy_transform],
 }
 

@@ -33,6 +33,7 @@ class Cause(str, Enum):
     FLOAT_BATCHES = "images copied as floats"
     DEPTH = "too few batches ahead"
     HEAVY_TRANSFORM = "a heavy transform"
+    REFUSED_FILES = "files that the GPU's decoder refuses"
     HIDDEN_SYNC = "the loop waits for the device"
     SLOW_LAUNCHES = "a host too slow for its launches"
     UNEVEN_RANKS = "uneven ranks"

@@ -139,9 +139,9 @@ def on_gpu(step=0.04, stall=0.0, lead=0.08, host=(), device=(), **setup):
     )
     settings = {"device": "cuda", "cores": 16, "workers": 15, "pin_memory": True, "depth": 2, "images": "uint8"} | setup
     lines = settings.pop("lines", {})
-    busy = settings.pop("busy", 0.9)
+    busy, files = settings.pop("busy", 0.9), settings.pop("files", {})
     usage = WorkerUsage(settings["workers"], 10.0, [busy] * settings["workers"], [busy] * settings["workers"])
-    return diagnose(Stats(recent=window, total=window, workers=usage, lines=lines), Setup(**settings))
+    return diagnose(Stats(recent=window, total=window, workers=usage, files=files, lines=lines), Setup(**settings))
 
 
 def test_a_gpu_that_always_has_its_batch_is_bound_by_computing():
@@ -171,6 +171,21 @@ def test_batches_that_are_not_pinned_are_pinned_by_the_wrong_thread():
 def test_a_transform_too_heavy_for_the_gpu_is_named():
     verdict = on_gpu(0.04, 0.02, host={"slot": 0.0}, device={"copy": 0.002, "transform": 0.035})
     assert (verdict.bound, verdict.cause, verdict.stage) == (Bound.INPUT, Cause.HEAVY_TRANSFORM, "transform")
+
+
+DECODING = {"images": "files", "host": {"slot": 0.0, "decode": 0.039}, "device": {"decode": 0.039, "transform": 0.003}}
+
+
+def test_decoding_that_takes_longest_is_a_heavy_transform():
+    verdict = on_gpu(0.04, 0.02, **DECODING, files={"decoded_on_device": 25_600})
+    assert verdict.cause is Cause.HEAVY_TRANSFORM
+
+
+def test_files_that_take_their_batch_to_the_cpu_are_named():
+    files = {"decoded_on_device": 20_480, "decoded_on_cpu": 5_120}
+    verdict = on_gpu(0.04, 0.02, **DECODING, files=files)
+    assert verdict.cause is Cause.REFUSED_FILES
+    assert "5120 of 25600 JPEG files were decoded on the CPU" in verdict.changes[0]
 
 
 def line_of(text):
