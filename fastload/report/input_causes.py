@@ -163,7 +163,7 @@ def _refused_files(case: Case) -> Found | None:
     if not case.setup.has_device or on_cpu <= REFUSED * (on_cpu + on_device):
         return None
     return Cause.REFUSED_FILES, [
-        f"{on_cpu} of {on_cpu + on_device} JPEG files were decoded on the CPU: if the GPU's decoder refuses a file, that "
+        f"{on_cpu} of {on_cpu + on_device} JPEG files were decoded on the CPU: where the GPU refuses a file, its "
         'whole batch goes there. T.DecodeJpeg(on_error="skip") warns of the first file that is bad for both: leave '
         "such files out of the data set."
     ]
