@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
 from fastload.kernels.spec import Epilogue, Op
@@ -147,10 +146,7 @@ def _check_channels(epilogue: Epilogue, channels: int) -> None:
 def _needs_statistics(epilogue: Epilogue) -> bool:
     if epilogue.program is None:
         return False
-    codes, bounds = epilogue.program.ops.numpy()[..., 0], epilogue.program.bounds.numpy()
-    start, stop = bounds[:, epilogue.part, None], bounds[:, epilogue.part + 1, None]
-    slots = np.arange(codes.shape[1])
-    return bool(((codes >= Op.CONTRAST) & (start <= slots) & (slots < stop)).any())
+    return bool((epilogue.program.parts[epilogue.part][..., 0] >= Op.CONTRAST).any())
 
 
 def _join(allowed: tuple[object, ...]) -> str:

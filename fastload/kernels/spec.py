@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 
+import numpy as np
 import torch
 
-__all__ = ["ColourProgram", "Epilogue", "Erase", "Mix", "Op"]
+__all__ = ["END", "ColourProgram", "Epilogue", "Erase", "Mix", "Op"]
+
+END = -1  # the code that ends an image's list of operations
+END_ROW = np.array([END, 0], dtype=np.float32).view(np.int64)[0]
 
 
 class Op(IntEnum):
@@ -43,6 +48,22 @@ class ColourProgram:
 
     ops: torch.Tensor
     bounds: torch.Tensor
+
+    @cached_property
+    def parts(self) -> list[np.ndarray]:
+        """Each part's operations, float32 (N, L + 1, 2), L of the longest list: behind each image's stands ``END``."""
+        ops, bounds = self.ops.numpy(), self.bounds.numpy().T
+        images, slots = ops.shape[:2]
+        start, stop = bounds[:-1, :, None], bounds[1:, :, None]
+        longest = (stop - start).max((1, 2), initial=0).tolist()
+        chosen = start + np.arange(max(longest) + 1)
+        if not slots:
+            return [np.full((images, 1, 2), (END, 0), dtype=np.float32) for _ in longest]
+        places = np.minimum(chosen, slots - 1) + slots * np.arange(images)[:, None]
+        rows = np.ascontiguousarray(ops).view(np.int64).ravel().take(places)  # code and amount, moved as one number
+        rows[chosen >= stop] = END_ROW
+        every = rows[..., None].view(np.float32)
+        return [np.ascontiguousarray(part[:, : length + 1]) for part, length in zip(every, longest, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -129,10 +130,17 @@ class Key:
         return torch.from_numpy((self._words(samples, 1, SEEDS)[0] >> np.uint64(1)).view(np.int64))
 
     def generator(self) -> np.random.Generator:
-        """A NumPy generator for numbers drawn once for a batch; they depend on the place of its first sample."""
+        """A NumPy generator for numbers drawn once for a batch; they depend on the place of its first sample.
+
+        It is this thread's only one: draw all that is wanted before the next is asked for. A new one would ask the
+        system for randomness, though it is given its key.
+        """
+        philox, state, generator = _own_generator()
         # NumPy's own Philox counts in the first word of its counter, and the others stay.
         counter = np.array([0, self.place, self._stream(BATCH), 0], dtype=np.uint64)
-        return np.random.Generator(np.random.Philox(key=np.array([self.seed, 0], dtype=np.uint64), counter=counter))
+        state["state"] = {"counter": counter, "key": np.array([self.seed, 0], dtype=np.uint64)}
+        philox.state = state
+        return generator
 
     def _with(self, name: str, value: Any) -> Key:
         """The same key with one other value; several are made for each batch, and a whole new one takes longer."""
@@ -172,6 +180,18 @@ def _numbers(words: np.ndarray) -> np.ndarray:
     np.multiply(words & LOW, HALF, out=numbers[::2])
     np.multiply(words >> HIGH, HALF, out=numbers[1::2])
     return numbers
+
+
+_this_thread = threading.local()
+
+
+def _own_generator() -> tuple[np.random.Philox, Any, np.random.Generator]:
+    """The calling thread's generator with the source of its bits, and a state in which nothing has been drawn."""
+    if not hasattr(_this_thread, "generator"):
+        philox = np.random.Philox(0)
+        _this_thread.generator = philox, philox.state, np.random.Generator(philox)
+    own: tuple[np.random.Philox, Any, np.random.Generator] = _this_thread.generator
+    return own
 
 
 @lru_cache(maxsize=1024)  # a recipe draws the same in each batch of an epoch

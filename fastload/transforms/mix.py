@@ -74,13 +74,9 @@ class Mixing(Transform):
         height, width = whole[0].tolist() if count else (1, 1)
         # All views of a batch are mixed alike, as its labels are.
         box, inside, outside, own = self._draw(key.for_view(0).generator(), height, width)
-        mix = Mix(
-            partners=_partners(count),
-            boxes=torch.from_numpy(np.full((count, 4), box, dtype=np.int32)),
-            inside=_repeated(inside, count),
-            outside=_repeated(outside, count),
-        )
-        return Mixture(mix, _repeated(own, count))
+        weights = {weight: _repeated(weight, count) for weight in {inside, outside, own}}
+        mix = Mix(_partners(count), _boxes(box, count), weights[inside], weights[outside])
+        return Mixture(mix, weights[own])
 
     @abstractmethod
     def _draw(self, generator: np.random.Generator, height: int, width: int) -> tuple[Box, float, float, float]:
@@ -285,6 +281,10 @@ def _check_classes(labels: torch.Tensor, num_classes: int | None) -> None:
 def _partners(count: int) -> torch.Tensor:
     """The image before each of ``count``, int32 (count,)."""
     return torch.from_numpy(np.roll(np.arange(count, dtype=np.int32), 1))
+
+
+def _boxes(box: Box, count: int) -> torch.Tensor:
+    return torch.from_numpy(np.full((count, 4), box, dtype=np.int32))
 
 
 def _repeated(weight: float, count: int) -> torch.Tensor:

@@ -24,13 +24,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
 
+from fastload.kernels import spec
 from fastload.kernels.parameters import upload_parameters
-from fastload.kernels.spec import ColourProgram, Epilogue, Op
+from fastload.kernels.spec import Epilogue, Op
 from fastload.kernels.triton.colour_ops import (
     blend,
     grayscale,
@@ -65,7 +65,7 @@ INVERT = tl.constexpr(int(Op.INVERT))
 CONTRAST = tl.constexpr(int(Op.CONTRAST))
 AUTOCONTRAST = tl.constexpr(int(Op.AUTOCONTRAST))
 
-END = tl.constexpr(-1)  # the code that ends an image's list of operations
+END = tl.constexpr(spec.END)
 
 STATISTICS = tl.constexpr(7)  # of an image: sum of grey, three minima, three negated maxima
 FIXED_POINT_ONE = tl.constexpr(2.0**32)  # statistics are int64 in fixed point; this is 1.0
@@ -252,8 +252,6 @@ def _erased(values, n, y, x, erase, seeds):
 
 # Host code
 
-END_ROW = np.array([END.value, 0], dtype=np.float32).view(np.int64)[0]
-
 
 def epilogue_arguments(
     epilogue: Epilogue, images: int, device: torch.device, *others: torch.Tensor
@@ -264,7 +262,8 @@ def epilogue_arguments(
         The epilogue's kernel arguments by name, and ``others`` on the device.
     """
     program, erase = epilogue.program, epilogue.erase
-    ops = [] if program is None else _ops_of_part(program, epilogue.part)
+    rows = None if program is None else program.parts[epilogue.part]
+    ops = [] if rows is None or rows.shape[1] == 1 else [torch.from_numpy(rows)]  # a list of nothing but ends is none
     noisy = erase is not None and any(erase.scale)
     boxes = [] if erase is None else [erase.boxes, *([erase.seeds] if noisy else [])]
     on_device = iter(upload_parameters(device, *ops, *boxes, *others))
@@ -281,19 +280,3 @@ def epilogue_arguments(
         and program is not None
         and bool((program.ops.numpy()[..., 0] == Op.AUTOCONTRAST).any()),
     }, list(on_device)
-
-
-def _ops_of_part(program: ColourProgram, part: int) -> list[torch.Tensor]:
-    """One part's operations, (N, S, 2), where each image's list ends with ``END``; an empty list if there are none."""
-    ops, bounds = program.ops.numpy(), program.bounds.numpy()
-    images, slots = ops.shape[:2]
-    start, stop = bounds[:, part, None], bounds[:, part + 1, None]
-    longest = int((stop - start).max(initial=0))
-    if longest == 0:
-        return []
-    chosen = start + np.arange(longest + 1)
-    is_end = chosen >= stop
-    places = np.minimum(chosen, slots - 1) + slots * np.arange(images)[:, None]
-    rows = np.ascontiguousarray(ops).view(np.int64).ravel().take(places)  # code and amount, moved as one number
-    rows[is_end] = END_ROW
-    return [torch.from_numpy(rows[..., None].view(np.float32))]
