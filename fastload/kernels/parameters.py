@@ -85,8 +85,9 @@ def _own_blocks() -> dict[tuple[torch.device, Layout], _Blocks]:
     this = threading.current_thread()
     own = _of_threads.get(this)
     if own is None:
-        for thread in [thread for thread in list(_of_threads) if not thread.is_alive()]:
-            _of_threads.pop(thread, None)
+        for thread in list(_of_threads):
+            if not thread.is_alive():
+                _of_threads.pop(thread, None)  # another thread may have done it
         own = _of_threads[this] = {}
     return own
 

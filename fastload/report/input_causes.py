@@ -18,7 +18,7 @@ COMPUTING = 0.4
 SPARE = 0.15
 # So much of a core has to be free for one more worker.
 FREE = 0.75
-# A file that the GPU's decoder refuses takes its batch with it to the CPU, many times slower.
+# Of the JPEG files, decoded on the CPU: many times slower, and a file that the GPU refuses takes its batch with it.
 REFUSED = 0.01
 
 Found = tuple[Cause, list[str]]

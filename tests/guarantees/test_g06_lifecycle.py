@@ -22,6 +22,7 @@ from fastload.prefetch.iterator import _wait_for_threads
 from tests.batches import Numbered, numbered_loader
 from tests.counts import count, variants
 from tests.guarantees.shared import MEAN, STD, collect
+from tests.untouchable import Untouchable
 
 INTERRUPTED = """
 import signal, sys, time, torch, fastload as fl
@@ -296,17 +297,6 @@ def test_g06_an_error_that_is_kept_keeps_no_pinned_block():
 
     kept = [pinned_after_an_error() for _ in range(6)]
     assert len({pinned for pinned, _ in kept[1:]}) == 1
-
-
-class Untouchable:
-    """What a worker must not collect."""
-
-    def __init__(self):
-        self.owner = os.getpid()
-
-    def __del__(self):
-        if os.getpid() != self.owner:
-            os.abort()
 
 
 class Collecting(Numbered):

@@ -1,7 +1,6 @@
 """Parameters come to the device as they were when their launch was queued, though their memory is used again."""
 
 import multiprocessing
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ import pytest
 import torch
 
 from fastload.kernels.parameters import MOST_LAYOUTS, _of_threads, _own_blocks, upload_parameters
+from tests.untouchable import Untouchable
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 CYCLES = 10**8  # of the device: far longer than the host takes to queue what these tests do
@@ -112,17 +112,6 @@ def exit_code_of_a_fork():
     process.start()
     process.join(60)
     return process.exitcode
-
-
-class Untouchable:
-    """What a forked child must not destroy, as an event of CUDA's."""
-
-    def __init__(self):
-        self.owner = os.getpid()
-
-    def __del__(self):
-        if os.getpid() != self.owner:
-            os.abort()
 
 
 def test_a_forked_child_does_not_destroy_what_a_thread_has():
