@@ -10,18 +10,17 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from itertools import chain
 from pathlib import Path
 
 import torch
 from torch import distributed, multiprocessing
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import ProcessContext, spawn
 
 from fastload.bench.harness.plan import Plan
 from fastload.bench.harness.row import Row
-from fastload.bench.harness.suite import Suite
+from fastload.bench.harness.suite import Sizes, Suite
 from fastload.bench.harness.window import Window
 from fastload.bench.subjects import dali
 from fastload.bench.subjects.file_windows import FileWindows, JpegSize, write_photographs
@@ -31,12 +30,16 @@ from fastload.environment import cores
 
 __all__ = ["SUITE"]
 
-SIZES = jpeg.CASES["resnet50_b256"]
+# Windows and settling are shorter than jpeg's, so that two GPUs are measured in minutes: they are rented together.
+SIZES = Sizes(
+    replace(jpeg.CASES["resnet50_b256"].gpu, steps=80, warm_up=30, settling=200), jpeg.CASES["resnet50_b256"].cpu
+)
+SAVING = 10.0  # seconds between looks at what the ranks have measured so far
 RANKS = {f"resnet50_b256_x{ranks}": ranks for ranks in (1, 2, 4, 8)}
 
 
 def measure(plan: Plan[JpegSize]) -> list[Row]:
-    """Check what is delivered, start a process for each rank, and return the rows that the first one wrote."""
+    """Check what is delivered, start a process for each rank, and return the rows that the first one writes."""
     subjects = [name for name in plan.subjects if name != SUITE.baseline]
     with tempfile.TemporaryDirectory(prefix="fastload-bench-") as folder:
         root = write_photographs(folder, plan.size.files)
@@ -45,9 +48,11 @@ def measure(plan: Plan[JpegSize]) -> list[Row]:
             windows.check(name)
         start_method = multiprocessing.get_start_method()
         arguments = plan.case, subjects, plan.runs, plan.device.type, start_method, root, Path(folder)
-        spawn(_rank, args=arguments, nprocs=RANKS[plan.case])  # type: ignore[no-untyped-call]
-        rows: list[Row] = json.loads(_file_of_rows(Path(folder)).read_text())
-        return rows
+        ranks: ProcessContext = spawn(_rank, args=arguments, nprocs=RANKS[plan.case], join=False)  # type: ignore[no-untyped-call]
+        while not ranks.join(SAVING):
+            if rows := _rows_of(Path(folder)):
+                plan.save(rows)
+        return _rows_of(Path(folder))
 
 
 def _rank(
@@ -67,14 +72,17 @@ def _rank(
     backend = distributed.get_default_backend_for_device(device)
     distributed.init_process_group(backend, f"file://{folder / 'store'}", rank=rank, world_size=ranks)
     try:
-        rows = _measure(Plan(case, SIZES.on(device), subjects, runs, device), root, ranks)
-        if rank == 0:
-            _file_of_rows(folder).write_text(json.dumps(rows))
+        rows: list[Row] = []
+        for measured in _measure(Plan(case, SIZES.on(device), subjects, runs, device), root, ranks):
+            rows += measured
+            if rank == 0:
+                _write_rows(folder, rows)
     finally:
         distributed.destroy_process_group()
 
 
-def _measure(plan: Plan[JpegSize], root: Path, ranks: int) -> list[Row]:
+def _measure(plan: Plan[JpegSize], root: Path, ranks: int) -> Iterator[list[Row]]:
+    """Yield the rows of the ordinary step, and on a GPU those of the same as a graph."""
     windows = FileWindows.of(plan.size, root, plan.device)
     for name in plan.subjects:
         windows.settle(name)
@@ -94,11 +102,8 @@ def _measure(plan: Plan[JpegSize], root: Path, ranks: int) -> list[Row]:
         step = TrainingStep(plan.size.model, plan.device, replicated)
         jpeg.compile_step(windows, step)
         variants = ("ordinary", "graph") if plan.device.type == "cuda" else ("ordinary",)
-        rows = [
-            jpeg.train_by_turns(plan, windows, plan.subjects, step, variant=variant, ranks=ranks, agreed=agreed)
-            for variant in variants
-        ]
-        return list(chain.from_iterable(rows))
+        for variant in variants:
+            yield jpeg.train_by_turns(plan, windows, plan.subjects, step, variant=variant, ranks=ranks, agreed=agreed)
 
 
 def _keep_to_own_cores(rank: int, ranks: int) -> None:
@@ -114,8 +119,16 @@ def _reduced(values: Sequence[float], operation: distributed.ReduceOp.RedOpType,
     return reduced.tolist()
 
 
-def _file_of_rows(folder: Path) -> Path:
-    return folder / "rows.json"
+def _write_rows(folder: Path, rows: list[Row]) -> None:
+    (folder / "rows.part").write_text(json.dumps(rows))
+    (folder / "rows.part").replace(folder / "rows.json")  # at once, for who reads it meanwhile
+
+
+def _rows_of(folder: Path) -> list[Row]:
+    """What the first rank has written so far."""
+    file = folder / "rows.json"
+    rows: list[Row] = json.loads(file.read_text()) if file.exists() else []
+    return rows
 
 
 def settings(device: torch.device) -> dict[str, object]:
