@@ -103,6 +103,7 @@ def produce(
         prepare.side.adopt_thread()
         pulled: Iterator[Item] = source if source.consumer is None else marking_the_last(source)
         if decode is not None:
+            decode.begin()
             stages.append(Stage(pulled, decode.pin, decode.side, "fastload-pin"))
             stages.append(Stage(stages[-1], decode.decode, decode.side, "fastload-decode"))
             pulled = stages[-1]
