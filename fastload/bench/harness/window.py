@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -22,6 +22,7 @@ __all__ = [
     "Window",
     "allocated_gib",
     "cpu_seconds",
+    "cpu_seconds_since",
     "outside_gib",
     "peak_gib",
     "reset_peak",
@@ -79,11 +80,11 @@ def timed_window(step: Step, batches: Batches, *, warm_up: int, steps: int, devi
             step(inputs, targets)
             asked.append(Timestamp(device))
         synchronize(device)
-        seconds, cpu = time.perf_counter() - start, cpu_seconds() - cpu
+        seconds, used = time.perf_counter() - start, cpu_seconds_since(cpu)
         return Window(
             steps / seconds,
             peak_gib(device),
-            cpu / steps,
+            used / steps,
             waits=[got.seconds - when.seconds for when, got in zip(asked, given, strict=False)],
             gaps=[when.seconds_to(got) for when, got in zip(asked, given, strict=False)],
         )
@@ -94,15 +95,19 @@ def run(step: Step, batches: Batches, steps: int) -> list[torch.Tensor]:
     return [step(inputs, targets) for inputs, targets in islice(batches, steps)]
 
 
-def cpu_seconds() -> float:
-    """Return the processor time that this process and those that it started, and that still run, have used."""
-    this = psutil.Process()
-    used = 0.0
+def cpu_seconds() -> dict[psutil.Process, float]:
+    """Return the processor time that this process, and each that it started and that still runs, has used."""
+    this, used = psutil.Process(), {}
     for process in (this, *this.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):  # it has just ended
             times = process.cpu_times()
-            used += times.user + times.system
+            used[process] = times.user + times.system
     return used
+
+
+def cpu_seconds_since(start: Mapping[psutil.Process, float]) -> float:
+    """Return what those that still run have used since ``start``; others, such as idle compilers, may have ended."""
+    return sum(used - start.get(process, 0.0) for process, used in cpu_seconds().items())
 
 
 def synchronize(device: torch.device) -> None:
