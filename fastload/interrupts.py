@@ -47,7 +47,7 @@ def off_interrupts(devices: Path = DEVICES, interrupts: Path = INTERRUPTS, least
 
 
 def serving_cores(devices: Path = DEVICES, interrupts: Path = INTERRUPTS) -> set[int]:
-    """The cores that serve the first interrupt of each GPU; the driver uses the others seldom."""
+    """The cores that serve the first interrupt of each GPU; its others are seldom used."""
     cores = set()
     for numbers in devices.glob("*/msi_irqs"):
         with suppress(OSError, ValueError):  # hidden, or not known
@@ -89,7 +89,7 @@ class _Moved:
     def begin(self, serving: set[int], least: int) -> None:
         with self._lock:
             self._contexts += 1
-            if self._contexts > 1:
+            if self._contexts > 1 or not serving:
                 return
             for thread in map(int, os.listdir("/proc/self/task")):
                 with suppress(OSError):  # it has ended, or may not be moved
