@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fastload.environment import MOVES
 
-__all__ = ["off_interrupts"]
+__all__ = ["off_interrupts", "serving_cores"]
 
 # The devices of NVIDIA's driver, each a folder that lists its interrupts; and the cores that serve each interrupt.
 DEVICES = Path("/sys/bus/pci/drivers/nvidia")

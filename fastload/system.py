@@ -16,6 +16,7 @@ from fastload import __version__
 from fastload.data.jpeg_library import library_decoder, torchvision_decode
 from fastload.decode.nvjpeg import engines
 from fastload.environment import cores
+from fastload.interrupts import serving_cores
 
 __all__ = ["describe_system"]
 
@@ -89,7 +90,7 @@ def _accelerators() -> Facts:
     if current.type != "cuda":
         return {current.type: f"{torch.accelerator.device_count()} devices"}
     facts = {f"cuda:{number}": _answer(partial(_gpu, number)) for number in range(torch.cuda.device_count())}
-    return facts | {"CUDA": str(torch.version.cuda or torch.version.hip)}
+    return facts | {"interrupts": _answer(_interrupts), "CUDA": str(torch.version.cuda or torch.version.hip)}
 
 
 def _gpu(number: int) -> str:
@@ -98,6 +99,11 @@ def _gpu(number: int) -> str:
         f"{properties.name}, {_gib(properties.total_memory)}, {properties.multi_processor_count} multiprocessors, "
         f"compute capability {properties.major}.{properties.minor}"
     )
+
+
+def _interrupts() -> str:
+    serving = ", ".join(map(str, sorted(serving_cores())))
+    return f"served by core {serving}" if serving else "not known which cores serve them"
 
 
 def _shared_memory() -> str:
