@@ -1,58 +1,97 @@
-"""``off_interrupts``: while a GPU decodes, this process keeps off the cores that serve the GPUs' interrupts.
+"""``InterruptCores``: the cores that serve the GPUs' interrupts, and how threads in a hurry leave them.
 
 NVIDIA's JPEG engines interrupt the host about once for each file. One core serves them, and a thread that runs there is
 slowed down to as little as a fifth of its speed: decoding, or the training thread. Linux counts that time as the
 thread's own by default, so its scheduler sees no reason to move the thread. docs/notes/interrupts.md has the figures.
+
+No thread is kept off these cores for good. What it starts would inherit that, and the threads of a parallel sum, which
+are as many as there are cores, would wait for each other.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from fastload.environment import MOVES
 
-__all__ = ["off_interrupts", "serving_cores"]
+__all__ = ["InterruptCores", "serving_cores"]
 
 # The devices of NVIDIA's driver, each a folder that lists its interrupts; and the cores that serve each interrupt.
 DEVICES = Path("/sys/bus/pci/drivers/nvidia")
 INTERRUPTS = Path("/proc/irq")
+THREADS = Path("/proc/self/task")
 
-LEAST = 4  # cores that a thread keeps, and at least half of those it had
+LEAST = 4  # cores that a thread must have beside these: with fewer, it would only meet other threads
+PERIOD = 0.25  # seconds between looks: irqbalance moves interrupts, and backward's thread begins with the first step
+BACKWARD = "pt_autograd_"  # the names of PyTorch's threads for backward begin so
+MOST_CORES = 1024  # that a thread can be bound to
+STATE, CORE = 0, 36  # fields of a thread's stat, counted from behind its name
 
 
-@contextmanager
-def off_interrupts(devices: Path = DEVICES, interrupts: Path = INTERRUPTS, least: int = LEAST) -> Iterator[None]:
-    """A context in which no thread of this process runs on a core that serves a GPU's interrupts.
+class InterruptCores:
+    """The cores that serve the GPUs' interrupts.
 
-        with off_interrupts():
-            decode()
+        cores = InterruptCores()
+        for batch in batches:
+            cores.look()
+            cores.leave()
 
-    Contexts of several threads may overlap; after the last one each thread has its cores back, unless somebody else
-    changed them. Threads and processes that start meanwhile inherit the cores, and keep them. A thread that would have
-    fewer than ``least`` cores, or less than half of its own, is left alone. So are all where it is not known which
-    cores serve the interrupts, or the environment says ``FASTLOAD_AFFINITY=off``.
+    They are none where the system does not tell, or the environment says ``FASTLOAD_AFFINITY=off``.
     """
-    if not (MOVES and hasattr(os, "sched_setaffinity")):
-        yield
-        return
-    _moved.begin(serving_cores(devices, interrupts), least)
-    try:
-        yield
-    finally:
-        _moved.end()
+
+    def __init__(self, devices: Path = DEVICES, interrupts: Path = INTERRUPTS, least: int = LEAST) -> None:
+        self._folders = devices, interrupts
+        self._least = least
+        self._serving: set[int] = set()
+        self._looked = float("-inf")
+        self._threads: dict[str, bool] = {}  # whether backward runs on it
+
+    def look(self) -> None:
+        """Find out which cores they are, and move backward's threads off them, unless that was done just now."""
+        if not MOVES or sched_getcpu is None or time.monotonic() < self._looked + PERIOD:
+            return
+        self._serving = serving_cores(*self._folders)
+        if self._serving:
+            for thread in self._backward_threads():
+                if _core_while_running(thread) in self._serving:
+                    self._move(int(thread))
+        self._looked = time.monotonic()
+
+    def leave(self) -> None:
+        """Move the calling thread to another core if it is on one of these. It may come back: call this each batch."""
+        if self._serving and sched_getcpu is not None and sched_getcpu() in self._serving:
+            self._move(0)
+
+    def _backward_threads(self) -> list[str]:
+        with suppress(OSError):
+            now = os.listdir(THREADS)
+            known = self._threads
+            self._threads = {thread: known[thread] if thread in known else _is_backward(thread) for thread in now}
+        return [thread for thread, is_backward in self._threads.items() if is_backward]
+
+    def _move(self, thread: int) -> None:
+        with suppress(OSError):  # it has ended, or may not be moved
+            before = os.sched_getaffinity(thread)
+            if len(others := before - self._serving) >= self._least:
+                try:
+                    os.sched_setaffinity(thread, others)  # it moves at once
+                finally:
+                    _give_back(thread, before)
 
 
 def serving_cores(devices: Path = DEVICES, interrupts: Path = INTERRUPTS) -> set[int]:
-    """The cores that serve the first interrupt of each GPU; its others are seldom used."""
+    """The cores that serve the first interrupt of each GPU, that of the lowest number; the others are seldom used."""
     cores = set()
-    for numbers in devices.glob("*/msi_irqs"):
-        with suppress(OSError, ValueError):  # hidden, or not known
-            first = min(int(each.name) for each in numbers.iterdir())
-            cores |= cores_of((interrupts / str(first) / "effective_affinity_list").read_text())
+    with suppress(OSError):
+        for numbers in devices.glob("*/msi_irqs"):
+            with suppress(OSError, ValueError):  # hidden, or not known
+                first = min(int(each.name) for each in numbers.iterdir())
+                cores |= cores_of((interrupts / str(first) / "effective_affinity_list").read_text())
     return cores
 
 
@@ -63,54 +102,35 @@ def cores_of(ranges: str) -> set[int]:
     [0, 1, 2, 14]
     """
     ends = [part.split("-") for part in ranges.strip().split(",")]
-    return {core for part in ends for core in range(int(part[0]), int(part[-1]) + 1)}
+    return {core for first, *last in ends for core in range(int(first), int(last[0] if last else first) + 1)}
 
 
-def without(cores: set[int], serving: set[int], least: int = LEAST) -> set[int]:
-    """The cores that a thread keeps.
-
-    >>> without({0, 1, 2, 3, 4}, serving={4, 9})
-    {0, 1, 2, 3}
-    >>> without({0, 1}, serving={1})
-    {0, 1}
-    """
-    kept = cores - serving
-    return kept if len(kept) >= max(least, len(cores) / 2) else cores
+def _give_back(thread: int, cores: set[int]) -> None:
+    # A thread that was bound to no cores is not bound afterwards: it follows its control group's when they change.
+    os.sched_setaffinity(thread, range(MOST_CORES))
+    if os.sched_getaffinity(thread) != cores:
+        os.sched_setaffinity(thread, cores)
 
 
-class _Moved:
-    """The threads that were moved, and how many contexts want them where they are."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._contexts = 0
-        self._cores: dict[int, tuple[set[int], set[int]]] = {}  # by thread: before, and since
-
-    def begin(self, serving: set[int], least: int) -> None:
-        with self._lock:
-            self._contexts += 1
-            if self._contexts > 1 or not serving:
-                return
-            for thread in map(int, os.listdir("/proc/self/task")):
-                with suppress(OSError):  # it has ended, or may not be moved
-                    before = os.sched_getaffinity(thread)
-                    since = without(before, serving, least)
-                    if since != before:
-                        os.sched_setaffinity(thread, since)
-                        self._cores[thread] = before, since
-
-    def end(self) -> None:
-        with self._lock:
-            self._contexts -= 1
-            if self._contexts:
-                return
-            for thread, (before, since) in self._cores.items():
-                with suppress(OSError):
-                    if os.sched_getaffinity(thread) == since:
-                        os.sched_setaffinity(thread, before)
-            self._cores = {}
+def _is_backward(thread: str) -> bool:
+    with suppress(OSError):
+        return (THREADS / thread / "comm").read_text().startswith(BACKWARD)
+    return False
 
 
-_moved = _Moved()
-if hasattr(os, "register_at_fork"):  # a fork has none of the threads, and no context
-    os.register_at_fork(after_in_child=lambda: _Moved.__init__(_moved))
+def _core_while_running(thread: str) -> int | None:
+    """The core on which a thread of this process runs; None while it sleeps, and cannot be moved."""
+    with suppress(OSError):
+        fields = (THREADS / thread / "stat").read_text().rpartition(")")[2].split()
+        return int(fields[CORE]) if fields[STATE] == "R" else None
+    return None
+
+
+def _found_sched_getcpu() -> Callable[[], int] | None:
+    with suppress(AttributeError, OSError, TypeError):  # systems other than Linux
+        found: Callable[[], int] = ctypes.PyDLL(None).sched_getcpu
+        return found
+    return None
+
+
+sched_getcpu = _found_sched_getcpu() if hasattr(os, "sched_setaffinity") else None

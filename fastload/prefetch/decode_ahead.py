@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import Any
 
 import torch
 
 from fastload.data.encoded import EncodedImages
-from fastload.decode.nvjpeg import engines
-from fastload.interrupts import off_interrupts
 from fastload.prefetch.decoded_images import DecodedImages
 from fastload.prefetch.item import Item
 from fastload.streams import side_stream
@@ -31,18 +28,12 @@ class DecodeStage:
         self._decode = decode
         self.side = side_stream(device)
         self._transfer = Transfer(self.side)
-        self._cores = ExitStack()
 
     @classmethod
     def of(cls, transform: Any, device: torch.device) -> DecodeStage | None:
         """That of a transform; None if it does not begin with ``T.DecodeJpeg``."""
         first = transform.transforms[0] if isinstance(transform, Compose) and transform.transforms else transform
         return cls(first, device) if isinstance(first, DecodeJpeg) else None
-
-    def begin(self) -> None:
-        """Keep this process off the cores on which the JPEG engines would interrupt it, until the end of the pass."""
-        if engines(self.side.device) is not None:
-            self._cores.enter_context(off_interrupts())
 
     def pin(self, item: Item) -> None:
         """Copy the item's files to pinned memory, from which the device reads while the host goes on."""
@@ -61,8 +52,7 @@ class DecodeStage:
         item.files = {}
 
     def close(self) -> None:
-        """Drop the pinned memory of the pass, and let threads run on all of their cores again."""
-        self._cores.close()
+        """Drop the pinned memory of the pass."""
         self._transfer.close()
 
     def _decoded(self, pinned: PinnedFiles) -> DecodedImages:

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+from fastload.interrupts import InterruptCores
 from fastload.prefetch.channel import Channel, End
 from fastload.prefetch.decode_ahead import DecodeStage
 from fastload.prefetch.item import Item
@@ -86,6 +87,7 @@ def produce(
     slots: SlotPool,
     prepare: Preparer,
     items: Items,
+    cores: InterruptCores,
     ended: threading.Event,
 ) -> None:
     """The way of a batch from the loader to the consumer, in threads of fastload's; runs in "fastload-prefetch".
@@ -103,13 +105,14 @@ def produce(
         prepare.side.adopt_thread()
         pulled: Iterator[Item] = source if source.consumer is None else marking_the_last(source)
         if decode is not None:
-            decode.begin()
-            stages.append(Stage(pulled, decode.pin, decode.side, "fastload-pin"))
-            stages.append(Stage(stages[-1], decode.decode, decode.side, "fastload-decode"))
+            stages.append(Stage(pulled, decode.pin, decode.side, cores, "fastload-pin"))
+            stages.append(Stage(stages[-1], decode.decode, decode.side, cores, "fastload-decode"))
             pulled = stages[-1]
         clock = source.clock
         clock.keep_time()
         while (slot := slots.acquire(clock.lines)) and (item := next(pulled, None)):
+            cores.look()
+            cores.leave()
             item.slot, item.times.host["slot"] = slot, slot.waited
             _prepare(item, prepare, slots, items)
             clock.keep_time()
@@ -157,12 +160,13 @@ class PrefetchIterator(Iterator[Any]):
         self._consumer_state = source.consumer
         self._slots = slots
         self._items: Items = Channel()
+        self._cores = InterruptCores()
         self._turn = threading.Lock()
         self._is_torn = False
         self._end = End()
         self._process = os.getpid()
         self.ended = threading.Event()
-        work = source, decode, slots, prepare, self._items, self.ended
+        work = source, decode, slots, prepare, self._items, self._cores, self.ended
         self.thread = threading.Thread(target=produce, args=work, name="fastload-prefetch", daemon=True)
         try:
             self.thread.start()
@@ -212,6 +216,7 @@ class PrefetchIterator(Iterator[Any]):
         self._is_torn = False
 
     def _handed_out(self, asked: Asked | None) -> Any:
+        self._cores.leave()
         self._is_torn = True  # until it is done
         try:
             batch = self._received(self._items.take(), asked)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
+from fastload.interrupts import InterruptCores
 from fastload.prefetch.channel import Channel
 from fastload.prefetch.item import Item
 from fastload.streams import SideStream, SyncStream
@@ -17,14 +18,20 @@ class Stage(Iterator[Item]):
     """``items`` with ``work`` done on each, by a thread of its own whose stream is ``side``.
 
     It takes an item when the one before has been taken from it: one item at most is worked on or waits here. An error,
-    of ``work`` or of ``items``, is raised where its item would have come.
+    of ``work`` or of ``items``, is raised where its item would have come. Before each item the thread leaves ``cores``.
     """
 
     def __init__(
-        self, items: Iterator[Item], work: Callable[[Item], None], side: SideStream | SyncStream, name: str
+        self,
+        items: Iterator[Item],
+        work: Callable[[Item], None],
+        side: SideStream | SyncStream,
+        cores: InterruptCores,
+        name: str,
     ) -> None:
         self._work = work
         self._side = side
+        self._cores = cores
         self._done: Channel[Item] = Channel()
         self._turns: SimpleQueue[None] = SimpleQueue()
         self._closed = False
@@ -47,6 +54,7 @@ class Stage(Iterator[Item]):
         try:
             self._side.adopt_thread()
             for item in self._in_turn(items):
+                self._cores.leave()
                 item.through(self._work)
                 self._done.put(item)
             self._done.end()
