@@ -161,6 +161,24 @@ def test_the_environment_turns_it_off(tmp_path):
         assert done.stdout.strip() == found
 
 
+def test_each_thread_of_a_pass_looks_where_it_is(monkeypatch):
+    looked, left = [], set()
+
+    class Noting(InterruptCores):
+        def look(self):
+            looked.append(threading.current_thread().name)
+
+        def leave(self):
+            left.add(threading.current_thread().name)
+
+    monkeypatch.setattr("fastload.prefetch.iterator.InterruptCores", Noting)
+    samples = [(jpeg(seed=seed), seed) for seed in range(8)]
+    loader = DataLoader(samples, batch_size=4, num_workers=1, collate_fn=fl.collate)
+    assert len(list(fl.PrefetchLoader(loader, transform=T.DecodeJpeg(), device="cpu"))) == 2
+    assert left == {"MainThread", "fastload-prefetch", "fastload-pin", "fastload-decode"}
+    assert looked == ["fastload-prefetch"] * 2
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_pass_that_decodes_leaves_the_core(workers):
