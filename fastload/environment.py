@@ -10,7 +10,7 @@ __all__ = ["FEW_QUEUES", "MEASURES", "MOVES", "cores", "fastest_float", "float_o
 # Whether loaders measure their batches. The benchmark of what measuring costs turns it off.
 MEASURES = os.environ.get("FASTLOAD_CLOCK") != "off"
 
-# Whether threads are kept off the cores that serve the GPUs' interrupts.
+# Whether threads move off the cores that serve the GPUs' interrupts.
 MOVES = os.environ.get("FASTLOAD_AFFINITY") != "off"
 
 # CUDA reads both variables once, when it is initialised. A value set by the user is kept.

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
+from itertools import islice
 from pathlib import Path
 
 from fastload.environment import MOVES
 
-__all__ = ["InterruptCores", "serving_cores"]
+__all__ = ["InterruptCores", "interrupt_cores", "serving_cores"]
 
 # The devices of NVIDIA's driver, each a folder that lists its interrupts; and the cores that serve each interrupt.
 DEVICES = Path("/sys/bus/pci/drivers/nvidia")
@@ -27,10 +30,12 @@ INTERRUPTS = Path("/proc/irq")
 THREADS = Path("/proc/self/task")
 
 LEAST = 4  # cores that a thread must have beside these: with fewer, it would only meet other threads
-PERIOD = 0.25  # seconds between looks: irqbalance moves interrupts, and backward's thread begins with the first step
-BACKWARD = "pt_autograd_"  # the names of PyTorch's threads for backward begin so
-MOST_CORES = 1024  # that a thread can be bound to
+PERIOD = 0.5  # seconds between looks for backward's threads, the first of which starts with the first step
+SERVING_PERIOD = 10.0  # seconds after which an interrupt may have moved: irqbalance's
+NEW = 8  # threads whose names one look reads: while training keeps the interpreter busy, each file takes milliseconds
+BACKWARD = b"pt_autograd_"  # the names of PyTorch's threads for backward begin so
 STATE, CORE = 0, 36  # fields of a thread's stat, counted from behind its name
+EVERY_CORE = frozenset(range(1024))
 
 
 class InterruptCores:
@@ -48,19 +53,29 @@ class InterruptCores:
         self._folders = devices, interrupts
         self._least = least
         self._serving: set[int] = set()
-        self._looked = float("-inf")
+        self._next_look = self._next_serving = float("-inf")
         self._threads: dict[str, bool] = {}  # whether backward runs on it
+        self._looking = threading.Lock()
 
     def look(self) -> None:
         """Find out which cores they are, and move backward's threads off them, unless that was done just now."""
-        if not MOVES or sched_getcpu is None or time.monotonic() < self._looked + PERIOD:
+        now = time.monotonic()
+        if not MOVES or sched_getcpu is None or now < self._next_look or not self._looking.acquire(blocking=False):
             return
-        self._serving = serving_cores(*self._folders)
+        try:
+            self._next_look = now + PERIOD
+            self._look(now)
+        finally:
+            self._looking.release()
+
+    def _look(self, now: float) -> None:
+        if now >= self._next_serving:
+            self._next_serving = now + SERVING_PERIOD
+            self._serving = serving_cores(*self._folders)
         if self._serving:
             for thread in self._backward_threads():
                 if _core_while_running(thread) in self._serving:
                     self._move(int(thread))
-        self._looked = time.monotonic()
 
     def leave(self) -> None:
         """Move the calling thread to another core if it is on one of these. It may come back: call this each batch."""
@@ -69,9 +84,10 @@ class InterruptCores:
 
     def _backward_threads(self) -> list[str]:
         with suppress(OSError):
-            now = os.listdir(THREADS)
-            known = self._threads
-            self._threads = {thread: known[thread] if thread in known else _is_backward(thread) for thread in now}
+            now, known = os.listdir(THREADS), self._threads
+            self._threads = {thread: known[thread] for thread in now if thread in known}
+            newest_first = (thread for thread in reversed(now) if thread not in known)
+            self._threads |= {thread: _is_backward(thread) for thread in islice(newest_first, NEW)}
         return [thread for thread, is_backward in self._threads.items() if is_backward]
 
     def _move(self, thread: int) -> None:
@@ -80,8 +96,16 @@ class InterruptCores:
             if len(others := before - self._serving) >= self._least:
                 try:
                     os.sched_setaffinity(thread, others)  # it moves at once
-                finally:
                     _give_back(thread, before)
+                except BaseException:  # a signal's, before the cores have been given back
+                    _give_back(thread, before)
+                    raise
+
+
+@cache
+def interrupt_cores() -> InterruptCores:
+    """Those of this machine, for all passes of the process: they share what is known of threads."""
+    return InterruptCores()
 
 
 def serving_cores(devices: Path = DEVICES, interrupts: Path = INTERRUPTS) -> set[int]:
@@ -106,23 +130,25 @@ def cores_of(ranges: str) -> set[int]:
 
 
 def _give_back(thread: int, cores: set[int]) -> None:
-    # A thread that was bound to no cores is not bound afterwards: it follows its control group's when they change.
-    os.sched_setaffinity(thread, range(MOST_CORES))
+    # All cores first: a thread that nobody had bound is not bound then, and follows its control group's cores when they
+    # change. Linux remembers what was asked for, and tells only what is left of it within the group.
+    with suppress(OSError):
+        os.sched_setaffinity(thread, EVERY_CORE)
     if os.sched_getaffinity(thread) != cores:
         os.sched_setaffinity(thread, cores)
 
 
 def _is_backward(thread: str) -> bool:
     with suppress(OSError):
-        return (THREADS / thread / "comm").read_text().startswith(BACKWARD)
+        return (THREADS / thread / "comm").read_bytes().startswith(BACKWARD)  # any bytes, cut after 15
     return False
 
 
 def _core_while_running(thread: str) -> int | None:
     """The core on which a thread of this process runs; None while it sleeps, and cannot be moved."""
-    with suppress(OSError):
-        fields = (THREADS / thread / "stat").read_text().rpartition(")")[2].split()
-        return int(fields[CORE]) if fields[STATE] == "R" else None
+    with suppress(OSError, ValueError, IndexError):
+        fields = (THREADS / thread / "stat").read_bytes().rpartition(b")")[2].split()
+        return int(fields[CORE]) if fields[STATE] == b"R" else None
     return None
 
 

@@ -145,6 +145,40 @@ def test_backwards_threads_are_moved(tmp_path, last, name, leaves):
 
 
 @moves
+@pytest.mark.parametrize("name", [b"Pr\xc3", b"pt_autograd_)\xc3 ", b") R 1 2 3"])
+def test_any_name_of_a_thread_will_do(tmp_path, last, name):
+    describe_gpu(tmp_path, "0000:00:06.0", {42: str(last)})
+    end, named = threading.Event(), threading.Event()
+
+    def run():
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_bytes(name)
+        named.set()
+        end.wait()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    assert named.wait(10.0)
+    InterruptCores(tmp_path / "devices", tmp_path / "irq", least=1).look()
+    end.set()
+    thread.join()
+
+
+@moves
+def test_an_interrupt_within_a_move_gives_all_cores_back(cores_off, monkeypatch):
+    before, binding = os.sched_getaffinity(0), os.sched_setaffinity
+
+    def interrupted(thread, to):
+        binding(thread, to)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "sched_setaffinity", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cores_off._move(0)
+    assert os.sched_getaffinity(0) == before
+
+
+@moves
 def test_the_environment_turns_it_off(tmp_path):
     describe_gpu(tmp_path, "0000:00:06.0", {42: "0"})
     program = (
@@ -171,12 +205,12 @@ def test_each_thread_of_a_pass_looks_where_it_is(monkeypatch):
         def leave(self):
             left.add(threading.current_thread().name)
 
-    monkeypatch.setattr("fastload.prefetch.iterator.InterruptCores", Noting)
+    monkeypatch.setattr("fastload.prefetch.iterator.interrupt_cores", Noting)
     samples = [(jpeg(seed=seed), seed) for seed in range(8)]
     loader = DataLoader(samples, batch_size=4, num_workers=1, collate_fn=fl.collate)
     assert len(list(fl.PrefetchLoader(loader, transform=T.DecodeJpeg(), device="cpu"))) == 2
     assert left == {"MainThread", "fastload-prefetch", "fastload-pin", "fastload-decode"}
-    assert looked == ["fastload-prefetch"] * 2
+    assert looked == ["fastload-prefetch"] * 3  # as the pass begins, and for each batch
 
 
 @pytest.mark.gpu

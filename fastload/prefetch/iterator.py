@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from fastload.interrupts import InterruptCores
+from fastload.interrupts import InterruptCores, interrupt_cores
 from fastload.prefetch.channel import Channel, End
 from fastload.prefetch.decode_ahead import DecodeStage
 from fastload.prefetch.item import Item
@@ -103,6 +103,7 @@ def produce(
     stages: list[Stage] = []
     try:
         prepare.side.adopt_thread()
+        cores.look()
         pulled: Iterator[Item] = source if source.consumer is None else marking_the_last(source)
         if decode is not None:
             stages.append(Stage(pulled, decode.pin, decode.side, cores, "fastload-pin"))
@@ -160,7 +161,7 @@ class PrefetchIterator(Iterator[Any]):
         self._consumer_state = source.consumer
         self._slots = slots
         self._items: Items = Channel()
-        self._cores = InterruptCores()
+        self._cores = interrupt_cores()
         self._turn = threading.Lock()
         self._is_torn = False
         self._end = End()
