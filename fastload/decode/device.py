@@ -34,15 +34,15 @@ def decode(files: EncodedImages, device: torch.device) -> Decoded:
         The RGB images, uint8, black where a file is bad; the reason for each bad file, by its index in the batch; and
         how many files each decoder decoded.
     """
-    kinds = files.table[:, 4]
+    kinds = files.table.numpy()[:, 4]  # NumPy's small calls keep the interpreter's lock, PyTorch's wait for it
     problems = dict(files.problems)
-    counts = {"decoded_by_worker": int((kinds == Kind.PIXELS).sum())}
+    counts = {"decoded_by_worker": int(np.count_nonzero(kinds == Kind.PIXELS))}
+    jpegs = np.flatnonzero(kinds == Kind.JPEG)
     if device.type == "cpu":
         images, found = decode_on_cpu(files)
-        return Ragged.of(images), problems | found, counts | {"decoded_on_cpu": int((kinds == Kind.JPEG).sum())}
+        return Ragged.of(images), problems | found, counts | {"decoded_on_cpu": len(jpegs)}
     buffer = DecodeBuffer(files, device)
     buffer.copy_pixels()
-    jpegs = (kinds == Kind.JPEG).nonzero()[:, 0].numpy()
     if len(jpegs):
         try:
             buffer.decode(jpegs)
