@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
@@ -34,7 +34,6 @@ __all__ = [
     "SyncStream",
     "Timestamp",
     "copy_beside",
-    "current_stream_handle",
     "side_stream",
     "wait_for_current_stream",
 ]
@@ -87,21 +86,22 @@ class SideStream:
 
     def prepared(self) -> EventFence:
         """A fence behind all work queued on this stream."""
-        return EventFence(self.device, self._stream)
+        return EventFence(self._stream)
 
     def consumed(self, consumer: Any) -> EventFence:
         """A fence behind all work queued on a consumer's stream."""
-        return EventFence(self.device, consumer)
+        return EventFence(consumer)
 
     def timestamp(self, consumer: Any = None) -> Timestamp:
         """A point in time behind all work queued on this stream, or on a consumer's."""
         return Timestamp(self.device, consumer or self._stream)
 
-    def hand_over(self, memory: Iterable[Recordable], ready: EventFence, consumer: Any) -> None:
-        """Let a consumer's stream use ``memory`` once this stream has passed ``ready``."""
-        consumer.wait_event(ready.event)
+    def hand_over(self, memory: Iterable[Recordable], ready: EventFence, consumer: Any = None) -> None:
+        """Let a consumer's stream, or this one, use ``memory`` once the stream that made it has passed ``ready``."""
+        user = consumer or self._stream
+        user.wait_event(ready.event)
         for block in memory:
-            block.record_stream(consumer)
+            block.record_stream(user)
 
     def capture(self, graph: torch.cuda.CUDAGraph, pool: Any) -> AbstractContextManager[Any]:
         """A context in which the caller's work is captured as a CUDA graph, on this stream.
@@ -114,12 +114,39 @@ class SideStream:
         return context
 
 
-class EventFence:
-    def __init__(self, device: torch.device, stream: Any) -> None:
-        # With a blocking event the waiting thread sleeps; CUDA's default spins on a core that the workers need.
-        options = {"blocking": True} if device.type == "cuda" else {}
-        self.event: Any = torch.get_device_module(device).Event(**options)
+class RecordedEvent:
+    """An event behind all work queued on a stream so far. When this is dropped, the event may be recorded again.
+
+    To make an event and to destroy it takes longer than to record it, and the driver's lock, which training needs.
+    A stream that was told to wait for it waits for the point at which it was then.
+    """
+
+    __slots__ = ("_spare", "event")
+
+    def __init__(self, stream: Any, *, is_timed: bool) -> None:
+        self._spare = _spare_events[type(stream), stream.device_index, is_timed]
+        try:
+            self.event = self._spare.pop()
+        except IndexError:
+            kind = stream.device.type
+            # With a blocking event the waiting thread sleeps; CUDA's default spins on a core that the workers need.
+            options = {"enable_timing": True} if is_timed else {"blocking": True} if kind == "cuda" else {}
+            self.event = torch.get_device_module(kind).Event(**options)
         self.event.record(stream)
+
+    def __del__(self) -> None:
+        self._spare.append(self.event)
+
+
+# By kind of stream, device, and whether they take the time: an event is of one device for good.
+_spare_events: defaultdict[tuple[type, int, bool], deque[Any]] = defaultdict(deque)
+
+
+class EventFence(RecordedEvent):
+    """A fence that is an event."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream, is_timed=False)
 
     def wait(self) -> None:
         self.event.synchronize()
@@ -152,7 +179,7 @@ class SyncStream:
     def timestamp(self, consumer: None = None) -> Timestamp:  # noqa: ARG002
         return Timestamp(self.device)
 
-    def hand_over(self, memory: Iterable[Recordable], ready: DoneFence, consumer: None) -> None: ...
+    def hand_over(self, memory: Iterable[Recordable], ready: DoneFence, consumer: None = None) -> None: ...
 
 
 class DoneFence:
@@ -189,14 +216,14 @@ def _new_stream(make: Any, device: torch.device) -> Any:
     return stream
 
 
-def current_stream_handle(device: torch.device) -> int:
-    """The caller's current CUDA stream as an integer handle, for libraries other than PyTorch."""
-    return int(torch.cuda.current_stream(device).cuda_stream)
+def wait_for_current_stream(device: torch.device) -> int:
+    """Block the calling thread until the device has done all work queued on its current stream.
 
-
-def wait_for_current_stream(device: torch.device) -> None:
-    """Block the calling thread until the device has done all work queued on its current stream."""
-    torch.get_device_module(device).current_stream(device).synchronize()
+    Returns the CUDA stream's handle, for libraries other than PyTorch; 0 on other devices.
+    """
+    stream = torch.get_device_module(device).current_stream(device)
+    stream.synchronize()
+    return int(getattr(stream, "cuda_stream", 0))
 
 
 def copy_beside(block: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -298,7 +325,7 @@ class AsyncReadback:
         if not self.at_once:
             self._values = torch.empty_like(values, device="cpu", pin_memory=True).copy_(values, non_blocking=True)
             backend: Any = torch.get_device_module(values.device)
-            self._point = EventFence(values.device, backend.current_stream(values.device))
+            self._point = EventFence(backend.current_stream(values.device))
 
     def read(self) -> list[float]:
         """Wait until the copy is done, and return the values."""
@@ -317,30 +344,29 @@ class Timestamp:
     caller's current one by default.
     """
 
-    __slots__ = ("_event", "seconds")
+    __slots__ = ("_recorded", "seconds")
 
     def __init__(self, device: torch.device, stream: Any = None) -> None:
-        self._event: Any = None
+        self._recorded: RecordedEvent | None = None
         if device.type not in STREAMLESS:
-            backend: Any = torch.get_device_module(device)
-            self._event = backend.Event(enable_timing=True)
-            self._event.record(backend.current_stream(device) if stream is None else stream)
+            stream = torch.get_device_module(device).current_stream(device) if stream is None else stream
+            self._recorded = RecordedEvent(stream, is_timed=True)
         self.seconds = time.perf_counter()
         """When it was made, on the host's clock."""
 
     def wait(self) -> None:
         """Block the calling thread until the device has passed this point."""
-        if self._event is not None:
-            self._event.synchronize()
+        if self._recorded is not None:
+            self._recorded.event.synchronize()
 
     def passed(self) -> bool:
         """Whether the device has passed this point."""
-        return self._event is None or bool(self._event.query())
+        return self._recorded is None or bool(self._recorded.event.query())
 
     def seconds_to(self, later: Timestamp) -> float:
         """Seconds between the two, on the device's clock if it has one."""
-        if self._event is None:
+        if self._recorded is None or later._recorded is None:
             return later.seconds - self.seconds
         if not later.passed():
             later.wait()
-        return float(self._event.elapsed_time(later._event)) / 1000
+        return float(self._recorded.event.elapsed_time(later._recorded.event)) / 1000

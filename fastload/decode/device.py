@@ -11,7 +11,7 @@ from fastload.data.encoded import ALIGNMENT, CHANNELS, EncodedImages, Kind
 from fastload.data.jpeg_library import library_decoder
 from fastload.decode.cpu import decode_on_cpu
 from fastload.decode.nvjpeg import DecodingError, engines
-from fastload.streams import current_stream_handle, wait_for_current_stream
+from fastload.streams import wait_for_current_stream
 from fastload.structure.ragged import Ragged
 
 __all__ = ["DecodeBuffer", "decode"]
@@ -109,7 +109,7 @@ class DecodeBuffer:
         # JPEG engines ignore stream order: they write as soon as they are called, so nothing may still use the memory.
         # The allocator hands it out on this stream, on which its last readers were queued: waiting for the stream is
         # enough.
-        wait_for_current_stream(device)
+        stream = wait_for_current_stream(device)
         if (hardware := engines(device)) is None:
             self._copy_images(rows, self._decode_by_library(rows))
             return
@@ -120,7 +120,7 @@ class DecodeBuffer:
             table[:, 1].astype(np.uint64),
             planes.astype(np.uint64),
             self.pitches[rows].astype(np.uint64),
-            current_stream_handle(device),
+            stream,
         )
 
     def fall_back_to_cpu(self, rows: np.ndarray) -> dict[int, str]:

@@ -59,5 +59,6 @@ class DecodeStage:
         group = Batch(pinned.files, self.side.device)
         self._decode.run(group, Key())
         group.is_decoded = True
-        self._transfer.unpin(pinned)
-        return DecodedImages(group, len(pinned.files), self.side.prepared())
+        ready = self.side.prepared()
+        self._transfer.unpin(pinned, ready)
+        return DecodedImages(group, len(pinned.files), ready)

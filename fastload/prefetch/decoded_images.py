@@ -26,4 +26,4 @@ class DecodedImages:
         """Let the calling thread's stream, ``side``, use the images."""
         images = self.group.images
         if isinstance(images, Ragged) and isinstance(images.memory, torch.Tensor):
-            side.hand_over([images.memory], self.ready, side.consumer())
+            side.hand_over([images.memory], self.ready)

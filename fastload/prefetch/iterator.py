@@ -195,7 +195,8 @@ class PrefetchIterator(Iterator[Any]):
                 )
             if not self.close.alive:
                 self._end.raised()
-            asked = self._clock.asked(self._side.consumer(), len(self._items))
+            consumer = self._side.consumer()
+            asked = self._clock.asked(consumer, len(self._items))
             self._release_slot()
             entry = self._items.first()  # if a signal handler raises meanwhile, the next call goes on here
             if isinstance(entry, End):
@@ -205,7 +206,7 @@ class PrefetchIterator(Iterator[Any]):
                 self._end = entry  # if a signal handler raises meanwhile, the next call raises its error
                 self.close()
                 entry.raised()
-            return self._handed_out(asked)
+            return self._handed_out(asked, consumer)
 
     def _release_slot(self) -> None:
         self._is_torn = True  # until it is done
@@ -216,11 +217,11 @@ class PrefetchIterator(Iterator[Any]):
             raise
         self._is_torn = False
 
-    def _handed_out(self, asked: Asked | None) -> Any:
+    def _handed_out(self, asked: Asked | None, consumer: Any) -> Any:
         self._cores.leave()
         self._is_torn = True  # until it is done
         try:
-            batch = self._received(self._items.take(), asked)
+            batch = self._received(self._items.take(), asked, consumer)
         except StopIteration as error:  # it would end the loop as if nothing had happened
             self.close()
             raise RuntimeError("a `to` in the batch raised StopIteration") from error
@@ -230,10 +231,9 @@ class PrefetchIterator(Iterator[Any]):
         self._is_torn = False
         return batch
 
-    def _received(self, item: Item, asked: Asked | None) -> Any:
+    def _received(self, item: Item, asked: Asked | None, consumer: Any) -> Any:
         assert item.slot is not None
         try:
-            consumer = self._side.consumer()
             self._slots.hand_out(item.slot, consumer)
             if item.remark:
                 warnings.warn(item.remark, UserWarning, stacklevel=4)

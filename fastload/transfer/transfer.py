@@ -12,7 +12,7 @@ import torch
 from torch._C import DisableTorchFunctionSubclass  # each question to a tv_tensor takes microseconds without
 
 from fastload.data.encoded import EncodedImages
-from fastload.streams import STREAMLESS, Recordable, SideStream, SyncStream
+from fastload.streams import STREAMLESS, Fence, Recordable, SideStream, SyncStream
 from fastload.structure.tree import Path, is_movable, map_movable, retyped
 from fastload.transfer.packing import PackedBlock, is_plain, plan_copies
 from fastload.transfer.pinned import StagingPool, memcpy
@@ -75,7 +75,7 @@ class Transfer:
         """The files in pinned memory, while the caller queues their decoding."""
         pinned = self.pin(files)
         yield pinned.files
-        self.unpin(pinned)
+        self.unpin(pinned, self._side.prepared())
 
     def pin(self, files: EncodedImages) -> PinnedFiles:
         """The same until :meth:`unpin`, which the thread that has queued the decoding calls."""
@@ -86,9 +86,10 @@ class Transfer:
         memcpy([(block.data_ptr(), files.block.data_ptr(), size)], self._pool.threads, least=FILES_PIECE)
         return PinnedFiles(EncodedImages(block[:size], files.table, files.names, files.problems), block)
 
-    def unpin(self, pinned: PinnedFiles) -> None:
+    def unpin(self, pinned: PinnedFiles, read: Fence) -> None:
+        """Use the memory for others once the device has passed ``read``, behind the decoding."""
         if pinned.block is not None:
-            self._pool.release(pinned.block, self._side.prepared())
+            self._pool.release(pinned.block, read)
 
 
 def device_blocks(leaves: Iterable[Any]) -> list[Recordable]:

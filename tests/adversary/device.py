@@ -46,6 +46,8 @@ class Point:
 class Stream:
     """Work in the order in which it was queued; each thing is done in a turn of its own."""
 
+    device, device_index = DEVICE, DEVICE.index
+
     def __init__(self, device: Device) -> None:
         self.stream_id = id(self)
         self._device = device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -562,7 +562,8 @@ def simulated(device: Device, small: int) -> Iterator[None]:
             mock.patch.object(torch.accelerator, "current_accelerator", _answering(DEVICE)),
             mock.patch.object(torch.accelerator, "current_device_index", _answering(DEVICE.index)),
             mock.patch.object(torch.accelerator, "is_available", _answering(True)),
-            mock.patch.object(streams, "_spare", defaultdict(SimpleQueue)),  # a stream is of one simulation
+            mock.patch.object(streams, "_spare", defaultdict(SimpleQueue)),  # a stream is of one simulation,
+            mock.patch.object(streams, "_spare_events", defaultdict(deque)),  # and so is an event
             mock.patch.object(streams, "_ours", set()),
             mock.patch.object(packing, "_tensor_over", torch.Tensor.as_strided),
             mock.patch.object(packing, "SMALL", small),

@@ -68,7 +68,7 @@ class Faults:
 
     @staticmethod
     def consumer_does_not_wait(monkeypatch):
-        def hand_over(side, memory, ready, consumer):  # noqa: ARG001
+        def hand_over(side, memory, ready, consumer=None):  # noqa: ARG001
             for block in memory:
                 block.record_stream(consumer)
 
@@ -76,7 +76,7 @@ class Faults:
 
     @staticmethod
     def allocator_is_not_told(monkeypatch):
-        def hand_over(side, memory, ready, consumer):  # noqa: ARG001
+        def hand_over(side, memory, ready, consumer=None):  # noqa: ARG001
             consumer.wait_event(ready.event)
 
         monkeypatch.setattr(streams.SideStream, "hand_over", hand_over)
@@ -99,6 +99,16 @@ class Faults:
             return is_left
 
         monkeypatch.setattr(preparer.Preparer, "__call__", early)
+
+    @staticmethod
+    def event_is_recorded_again_at_once(monkeypatch):
+        record = streams.RecordedEvent.__init__
+
+        def shared(self, stream, *, is_timed):
+            record(self, stream, is_timed=is_timed)
+            self._spare.append(self.event)
+
+        monkeypatch.setattr(streams.RecordedEvent, "__init__", shared)
 
     @staticmethod
     def side_stream_does_not_follow(monkeypatch):
@@ -218,6 +228,7 @@ FOUND_BY = {
     "allocator_is_not_told": "holds",
     "allocator_is_told_of_one_block_only": "holds",
     "event_is_recorded_before_the_work": "holds",
+    "event_is_recorded_again_at_once": "holds",
     "side_stream_does_not_follow": "holds",
     "thread_stays_on_the_default_stream": "holds",
     "loader_is_asked_before_the_copy_is_done": "holds",
