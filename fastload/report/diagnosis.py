@@ -104,8 +104,8 @@ def _of_host(case: Case) -> Verdict:
         return Verdict(Bound.HOST, Cause.HIDDEN_SYNC, why, "", case.most, [change])
     found = f" It is found most at {line}." if line else ""
     change = (
-        'Fewer launches: torch.compile(model, mode="reduce-overhead"); or the step as a CUDA graph over '
-        f"fl.PrefetchLoader(static=True), see docs/cuda_graphs.md; or larger batches.{found}"
+        "Fewer launches: the step as CUDA graphs by fl.TrainStep(..., graph=True) over fl.PrefetchLoader(static=True), "
+        f'see docs/cuda_graphs.md; or torch.compile(model, mode="reduce-overhead"); or larger batches.{found}'
     )
     why = f"{ahead}: the GPU waits for work to be launched, and not for input."
     return Verdict(Bound.HOST, Cause.SLOW_LAUNCHES, why, "", case.most, [change])
