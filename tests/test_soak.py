@@ -23,8 +23,8 @@ def test_it_checks_every_batch_and_finds_nothing_wrong(tmp_path, monkeypatch):
 def test_it_finds_a_batch_that_comes_twice(monkeypatch):
     handed_out, last = PrefetchIterator._handed_out, []
 
-    def repeated(one_pass, asked):
-        last.append(handed_out(one_pass, asked))
+    def repeated(one_pass, *asked):
+        last.append(handed_out(one_pass, *asked))
         return last[-2] if len(last) == 3 else last[-1]
 
     monkeypatch.setattr(PrefetchIterator, "_handed_out", repeated)
