@@ -84,9 +84,15 @@ class Does:
 
 @dataclass(frozen=True)
 class Scales:
-    """A conversion of bytes to floating-point values from 0 to 1, and of others to ``dtype``."""
+    """A conversion of bytes to floating-point values from 0 to 1, and of others to ``dtype``.
+
+    Attributes:
+        dtype: of the result.
+        at_once: whether no transform of fastload's can come before it.
+    """
 
     dtype: torch.dtype = torch.float32
+    at_once: bool = False
     why: str = "when values are converted"
 
 

@@ -142,10 +142,12 @@ def _unknown(step: Any, values: Values) -> Outcome:  # noqa: ARG001
 
 
 def _device_steps(outcomes: Sequence[Outcome]) -> Iterator[Any]:
-    """The transforms for the device. A conversion to floats waits for a normalisation, which does it as well."""
+    """The transforms for the device. A conversion of bytes waits for a normalisation, which does it as well."""
     scales: torch.dtype | None = None
     for outcome in outcomes:
-        if isinstance(outcome, Scales):
+        if isinstance(outcome, Scales) and outcome.at_once:
+            yield Photometric(Scaled(outcome.dtype))
+        elif isinstance(outcome, Scales):
             scales = outcome.dtype
         elif isinstance(outcome, Normalizes):
             yield Normalize(outcome.mean, outcome.std, dtype=outcome.dtype)

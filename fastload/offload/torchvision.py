@@ -176,7 +176,7 @@ def _to_dtype(step: Any, values: Values) -> Outcome:
         return Stays(f"converts to {step.dtype}", makes)
     if values.format is Format.LOADED and not getattr(step, "scale", True):
         return Stays("does not scale values to 0 to 1", Format.UNIT)
-    return Scales(step.dtype)
+    return Scales(step.dtype, at_once=values.format is Format.DOUBLE)
 
 
 def _normalize(step: Any, values: Values) -> Outcome:

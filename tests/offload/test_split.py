@@ -88,6 +88,13 @@ def test_each_preset_of_classification_gives_the_pixels_of_torchvision():
         [v1.Resize((33, 44)), v1.ToTensor()],
         v1.Compose([v1.CenterCrop(32), v1.RandomInvert(1.0), v1.RandomSolarize(100, 1.0), v1.ToTensor()]),
         v1.Compose([v1.CenterCrop(32), v1.ToTensor(), v1.RandomErasing(1.0, (0.999, 1.0), (1, 1), 0.5)]),
+        [v1.ToTensor(), v1.ConvertImageDtype(torch.float64), v1.ConvertImageDtype(torch.float32), v1.CenterCrop(32)],
+        [
+            v1.ToTensor(),
+            v1.ConvertImageDtype(torch.float64),
+            v1.ConvertImageDtype(torch.float32),
+            v1.Normalize(MEAN, STD),
+        ],
     ],
     ids=lambda transform: re.sub(r"\s+", " ", str(getattr(transform, "transforms", transform))),
 )
