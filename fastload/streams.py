@@ -12,6 +12,7 @@ explains them; this is the only file that names streams and events.
 
 from __future__ import annotations
 
+import ctypes
 import time
 import weakref
 from collections import defaultdict, deque
@@ -124,22 +125,27 @@ class RecordedEvent:
     __slots__ = ("_spare", "event")
 
     def __init__(self, stream: Any, *, is_timed: bool) -> None:
-        self._spare = _spare_events[type(stream), stream.device_index, is_timed]
+        spare = _spare_events[type(stream), stream.device_index, is_timed]
         try:
-            self.event = self._spare.pop()
+            event = spare.pop()
         except IndexError:
             kind = stream.device.type
             # With a blocking event the waiting thread sleeps; CUDA's default spins on a core that the workers need.
             options = {"enable_timing": True} if is_timed else {"blocking": True} if kind == "cuda" else {}
-            self.event = torch.get_device_module(kind).Event(**options)
-        self.event.record(stream)
+            event = torch.get_device_module(kind).Event(**options)
+        event.record(stream)
+        self.event, self._spare = event, spare
 
     def __del__(self) -> None:
-        self._spare.append(self.event)
+        if hasattr(self, "_spare"):  # it was recorded
+            self._spare.append(self.event)
 
 
 # By kind of stream, device, and whether they take the time: an event is of one device for good.
-_spare_events: defaultdict[tuple[type, int, bool], deque[Any]] = defaultdict(deque)
+MOST_SPARE = 64  # of each; a loader has a dozen for each batch on its way
+_spare_events: defaultdict[tuple[type, int, bool], deque[Any]] = defaultdict(lambda: deque(maxlen=MOST_SPARE))
+# The end of the interpreter must not destroy them. It would end a forked child with an error: CUDA does not run there.
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_spare_events))
 
 
 class EventFence(RecordedEvent):

@@ -1,11 +1,13 @@
-"""Streams: taken when there is none to spare, used again when their owner is gone, and never given out twice."""
+"""Streams and events: used again when their owner is gone, and never given out twice."""
 
 import gc
+import subprocess
+import sys
 
 import pytest
 import torch
 
-from fastload.streams import POOL, SideStream
+from fastload.streams import MOST_SPARE, POOL, EventFence, SideStream
 from tests.adversary.device import DEVICE, Device
 from tests.adversary.program import simulated
 from tests.adversary.schedule import Schedule
@@ -40,3 +42,77 @@ def test_owners_that_are_there_at_once_have_streams_of_their_own(device):
         torch.get_device_module(device).Stream(device)
     sides += [SideStream(device) for _ in range(POOL // 4)]
     assert len(set(map(number_of, sides))) == len(sides)
+
+
+def test_an_event_is_recorded_again_when_its_fence_is_gone(device):
+    stream = SideStream(device).consumer()
+    events = set()
+    for _ in range(20):
+        fence = EventFence(stream)
+        events.add(id(fence.event))
+        del fence
+    assert len(events) == 1
+
+
+def test_fences_that_are_there_at_once_have_events_of_their_own(device):
+    side = SideStream(device)
+    for _ in range(2):
+        fences = [side.prepared() for _ in range(2 * MOST_SPARE)]
+        assert len({id(fence.event) for fence in fences}) == len(fences)
+
+
+def test_a_fence_takes_no_event_of_a_timestamp(device):
+    side = SideStream(device)
+    times = [side.timestamp() for _ in range(3)]
+    numbers = {id(time._recorded.event) for time in times}
+    del times
+    assert id(side.prepared().event) not in numbers
+    again = [side.timestamp() for _ in range(3)]
+    assert {id(time._recorded.event) for time in again} == numbers
+
+
+def refuse(*_):
+    raise RuntimeError("cannot be recorded")
+
+
+def test_an_event_that_cannot_be_recorded_is_not_used_again(device, monkeypatch):
+    side = SideStream(device)
+    event = side.prepared().event
+    with monkeypatch.context() as patch:
+        patch.setattr(type(event), "record", refuse)
+        with pytest.raises(RuntimeError, match="cannot be recorded"):
+            side.prepared()
+    assert side.prepared().event is not event
+
+
+AT_ITS_END = """
+from fastload import streams
+
+class Event:
+    def __del__(self):
+        print("destroyed")
+
+streams._spare_events[Event, 0, False].append(Event())
+"""
+
+
+def test_the_end_of_a_process_destroys_no_event():
+    done = subprocess.run([sys.executable, "-c", AT_ITS_END], capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+
+
+AFTER_A_PASS = """
+import os, sys
+import torch
+import fastload as fl
+
+for _ in fl.PrefetchLoader([torch.zeros(2, 3, 8, 8)] * 4, device="cuda"):
+    pass
+child = os.fork()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 0)
+"""
+
+
+@pytest.mark.gpu
+def test_a_forked_process_ends_as_any_other():
+    subprocess.run([sys.executable, "-c", AFTER_A_PASS], check=True)

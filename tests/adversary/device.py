@@ -82,7 +82,7 @@ class Stream:
             self._queue.append((event.point.is_reached, None))
 
     def wait_stream(self, other: Stream) -> None:
-        event = Event(self._device)
+        event = Event(self._device, is_timed=False)
         event.record(other)
         self.wait_event(event)
 
@@ -91,9 +91,10 @@ class Stream:
 
 
 class Event:
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, *, is_timed: bool) -> None:
         self.point: Point | None = None
         self._device = device
+        self._is_timed = is_timed
 
     def record(self, stream: Stream | None = None) -> None:
         self._device.schedule.pause()
@@ -108,6 +109,8 @@ class Event:
 
     def elapsed_time(self, later: Event) -> float:
         """Milliseconds, once the device has passed both."""
+        if not (self._is_timed and later._is_timed):
+            raise RuntimeError("an event takes no time")
         if self.point is None or later.point is None or not (self.point.is_passed and later.point.is_passed):
             raise RuntimeError("the device has not passed both events")
         return (later.point.at - self.point.at) * 1000
@@ -243,8 +246,8 @@ class Device:
     def Stream(self, device: torch.device | None = None) -> Stream:  # noqa: N802, ARG002
         return Stream(self)
 
-    def Event(self, **_: bool) -> Event:  # noqa: N802
-        return Event(self)
+    def Event(self, *, enable_timing: bool = False, **_: bool) -> Event:  # noqa: N802
+        return Event(self, is_timed=enable_timing)
 
     def current_stream(self, device: torch.device | None = None) -> Stream:  # noqa: ARG002
         return self._current.get(self.schedule.running, self.default_stream)
