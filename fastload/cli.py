@@ -121,7 +121,9 @@ def bench(
         ),
     ],
     *,
-    cases: Annotated[str, typer.Option(help="Which, comma-separated; default: all that there are GPUs for.")] = "",
+    cases: Annotated[
+        str, typer.Option(help="Which, comma-separated, in this order; default: all that there are GPUs for.")
+    ] = "",
     subjects: Annotated[str, typer.Option(help="Which, comma-separated; default: all that are installed.")] = "",
     runs: Annotated[int | None, typer.Option(min=1, help="How often to measure each subject.")] = None,
     out: Annotated[Path, typer.Option(help="The folder of the result file.")] = Path("fastload-results"),

@@ -125,7 +125,7 @@ def prepare(
 
     Args:
         suite: a name in ``SUITES``, or a suite of your own.
-        cases: names of cases; if empty, all for which there are enough devices.
+        cases: names of cases, which are measured in this order; if empty, all for which there are enough devices.
         subjects: names of subjects; if empty, all. The one that ratios are to is always measured.
         runs: how often each subject is measured, at least 1; the suite's own number if None, 2 on the CPU.
         out: the folder of the result file, created if needed.
@@ -174,12 +174,12 @@ def _lacking(suite: Suite[Any], cases: Sequence[str], device: torch.device) -> d
 
 
 def _known(what: str, chosen: Iterable[str], known: Iterable[str]) -> list[str]:
-    """Return the chosen names in the order of ``known``; all if none is chosen."""
-    chosen, known = list(chosen), list(known)
+    """Return the chosen names, each once; all if none is chosen."""
+    chosen, known = list(dict.fromkeys(chosen)), list(known)
     for name in chosen:
         if name not in known:
             raise ValueError(f"there is no {what} {name!r}; choose from {', '.join(known)}")
-    return [name for name in known if name in chosen or not chosen]
+    return chosen or known
 
 
 def draw(path: Path) -> list[Path]:

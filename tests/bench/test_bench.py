@@ -290,6 +290,12 @@ def test_ddp_has_no_figures_where_wrong_images_are_delivered(tmp_path, monkeypat
     assert not list(tmp_path.iterdir())
 
 
+def test_cases_are_measured_in_the_order_in_which_they_are_named(tmp_path):
+    named = ["loader", "resnet18_b512", "loader"]
+    assert bench.prepare("jpeg", cases=named, out=tmp_path).cases == ["loader", "resnet18_b512"]
+    assert bench.prepare("jpeg", out=tmp_path).cases[-1] == "loader"
+
+
 def test_ddp_leaves_out_cases_with_more_ranks_than_devices(tmp_path, monkeypatch):
     monkeypatch.setattr("fastload.bench.session.cores", lambda: 2)
     assert bench.prepare("ddp", out=tmp_path).cases == ["resnet50_b256_x1", "resnet50_b256_x2"]
