@@ -40,8 +40,12 @@ CASES = {
 
 
 def measure(plan: Plan[StepSize]) -> list[Row]:
+    rows: list[Row] = []
     with cudnn_search() if STEP_CASES[plan.case].fixed_shapes else nullcontext():
-        return [row for precision in _precisions(plan.device) for row in _measure(plan, precision)]
+        for precision in _precisions(plan.device):
+            rows += _measure(plan, precision)
+            plan.save(rows)
+    return rows
 
 
 def _precisions(device: torch.device) -> list[str]:
