@@ -34,10 +34,11 @@ class Batch:
         kept: indices of the samples that were not skipped, int64 (M,); None for all.
         counts: numbers of images, by decoder, skipped, and zeroed.
         views: the batches of several views, if there are any; then ``images`` are those that they were made of.
+        view_count: how many views the images are, all of one before those of the next; they are transformed together.
         is_decoded: whether the files were decoded ahead of time, so that the first ``T.DecodeJpeg`` has nothing to do.
     """
 
-    def __init__(self, images: Images, device: torch.device | None = None) -> None:
+    def __init__(self, images: Images, device: torch.device | None = None, *, view_count: int = 1) -> None:
         self.images = _as_batch(images)
         self.device = device or torch.accelerator.current_accelerator() or torch.device("cpu")
         self.moves: list[Movement] = []
@@ -45,6 +46,7 @@ class Batch:
         self.kept: torch.Tensor | None = None
         self.counts: dict[str, int] = {}
         self.views: list[Batch] = []
+        self.view_count = view_count
         self.is_decoded = False
         self._like: torch.Tensor | None = None  # without pixels; has the images' type, also once their sizes differ
 
@@ -70,21 +72,44 @@ class Batch:
             self.images = self.images.take(torch.tensor(rows))
         self.kept = torch.tensor([before[row] for row in rows], dtype=torch.int64)
 
-    def parts(self, key: Key) -> Iterator[tuple[Batch, Key]]:
-        """The batches to transform, each with the key of its random numbers: this one, or its views."""
+    def parts(self, key: Key, *, together: bool) -> Iterator[tuple[Batch, Key]]:
+        """The batches to transform, each with the key of its random numbers: this one, or its views.
+
+        Args:
+            key: of this batch.
+            together: whether views that one batch has may be transformed together; if not, each has its own from now
+                on.
+        """
         if not self.views:
             yield self, key
             return
-        for number, view in enumerate(self.views):
-            # From the end, where those of the loader's own views, which count from 0, do not come.
-            yield view, key.for_view(VIEWS - 1 - (key.view * len(self.views) + number))
+        if not together:
+            self.views = self.single_views()
+        # From the end, where those of the loader's own views, which count from 0, do not come.
+        first = VIEWS - 1 - key.view * sum(batch.view_count for batch in self.views)
+        for batch in self.views:
+            numbers = range(first, first - batch.view_count, -1)
+            yield batch, key.for_views(numbers, len(batch) // batch.view_count)
+            first -= batch.view_count
+
+    def single_views(self) -> list[Batch]:
+        """The views, each in a batch of its own, in the memory where they are; this batch if it is one view."""
+        if self.views:
+            return [single for batch in self.views for single in batch.single_views()]
+        if self.view_count == 1:
+            return [self]
+        images = self._pixels
+        if isinstance(images, torch.Tensor):
+            return [Batch(view, self.device) for view in images.chunk(self.view_count)]
+        rows = torch.arange(len(images)).chunk(self.view_count)
+        return [Batch(images.take(view), self.device) for view in rows]
 
     def result(self) -> Any:
         """The images; a list if their sizes differ; a list of these if there are several views."""
         if self.is_empty:
             return []
         if self.views:
-            return [view.result() for view in self.views]
+            return [view.result() for view in self.single_views()]
         return [self._typed(image) for image in self._pixels] if isinstance(self._pixels, Ragged) else self._pixels
 
     @contextmanager

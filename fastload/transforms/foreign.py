@@ -1,4 +1,4 @@
-"""What is known of functions of other packages: whether pixels keep their places, and for what is drawn."""
+"""What is known of transforms, those of other packages too: whether pixels keep their places, and for what is drawn."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Photometric", "keeps_places", "remark_on_draws"]
+__all__ = ["Photometric", "draws_for_each", "keeps_places", "remark_on_draws"]
 
 Function = Callable[..., Any]
 
@@ -66,6 +66,18 @@ def keeps_places(function: Function) -> bool:
         return type(function).__name__ in PHOTOMETRIC
     is_intensity = any(base.__name__ == "IntensityAugmentationBase2D" for base in type(function).__mro__)
     return isinstance(function, Photometric) or is_intensity or _is_of(function, "kornia.enhance", "kornia.color")
+
+
+def draws_for_each(transform: Function) -> bool:
+    """Whether a transform is known to draw for each image alone: this package's do, and containers of these.
+
+    >>> from fastload.transforms import RandomApply, RandomInvert
+    >>> draws_for_each(RandomApply([RandomInvert()])), draws_for_each(Photometric(torch.neg))
+    (True, False)
+    """
+    if not _is_of(transform, "fastload.transforms.") or isinstance(transform, Photometric):
+        return False
+    return all(map(draws_for_each, getattr(transform, "transforms", ())))
 
 
 def remark_on_draws(function: Function) -> str | None:

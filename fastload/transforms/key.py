@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
@@ -63,6 +63,8 @@ class Key:
     step: int = 1
     view: int = 0
     _rows: np.ndarray | None = field(default=None, compare=False, repr=False)
+    _views: tuple[int, ...] = field(default=(), compare=False, repr=False)  # the numbers of several views,
+    _which: np.ndarray | None = field(default=None, compare=False, repr=False)  # and the index of each row's among them
     _drawn: Mapping[int, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -76,11 +78,27 @@ class Key:
 
     def for_draw(self, draw: int) -> Key:
         """The key of the transform with index ``draw``."""
-        return self._with("draw", _within_limit("draw", draw))
+        return self._with(draw=_within_limit("draw", draw))
 
     def for_view(self, view: int) -> Key:
         """The key of a sample's image number ``view``."""
-        return self._with("view", _within_limit("view", view))
+        return self._with(view=_within_limit("view", view))
+
+    def for_views(self, views: Sequence[int], samples: int) -> Key:
+        """The key of several views of ``samples`` samples: all samples of the first view, then all of the next.
+
+        >>> both = Key().for_views([3, 2], samples=4).uniform(8)
+        >>> torch.equal(both, torch.cat([Key().for_view(3).uniform(4), Key().for_view(2).uniform(4)]))
+        True
+
+        :meth:`generator` has no numbers for it, since those are drawn once for a batch.
+        """
+        numbers = tuple(_within_limit("view", view) for view in views)
+        if len(numbers) == 1:
+            return self.for_view(numbers[0])
+        rows = np.arange(samples) if self._rows is None else self._rows
+        which = np.repeat(np.arange(len(numbers)), samples)
+        return self._with(_rows=np.tile(rows, len(numbers)), _views=numbers, _which=which)
 
     def for_rows(self, rows: torch.Tensor) -> Key:
         """The key of some samples of this key's batch, int64 (M,), as if there were no others.
@@ -88,15 +106,17 @@ class Key:
         >>> torch.equal(Key().for_rows(torch.tensor([0, 2])).uniform(2), Key().uniform(3)[[0, 2]])
         True
         """
-        return self._with("_rows", rows.numpy() if self._rows is None else self._rows[rows.numpy()])
+        chosen = rows.numpy()
+        some = chosen if self._rows is None else self._rows[chosen]
+        return self._with(_rows=some, _which=None if self._which is None else self._which[chosen])
 
     def advanced(self, samples: int) -> Key:
         """The key of the batch that comes after ``samples`` samples."""
-        return self._with("place", _within_limit("place", self.place + samples * self.step))
+        return self._with(place=_within_limit("place", self.place + samples * self.step))
 
     def from_sample(self, sample: int) -> Key:
         """The key of this batch from the sample with index ``sample`` on."""
-        return self._with("place", _within_limit("place", self.place + sample * self.stride))
+        return self._with(place=_within_limit("place", self.place + sample * self.stride))
 
     def uniform(self, samples: int, count: int = 1) -> torch.Tensor:
         """Numbers in [0, 1), multiples of 2**-32: float64 (samples, count) on the CPU; (samples,) if ``count`` is 1."""
@@ -118,12 +138,13 @@ class Key:
         All are drawn at once, which takes as long as one of the draws: NumPy's calls take longer than their work.
         """
         words = {draw: -(-count // 2) for draw, count in counts.items()}
-        which, streams = _rows_of(tuple(words.items()), self._stream(UNIFORM) - (self.draw << DRAW))
-        counters = which + self._places(samples) * np.uint64(NUMBERS)
-        numbers = _numbers(random_words(counters, self.seed, streams))
+        first = tuple(stream - (self.draw << DRAW) for stream in self._streams(UNIFORM))
+        number, streams = _rows_of(tuple(words.items()), first)
+        counters = number + self._places(samples) * np.uint64(NUMBERS)
+        numbers = _numbers(random_words(counters, self.seed, streams, self._which))
         ends = accumulate(2 * count for count in words.values())
         drawn = {draw: numbers[end - 2 * count : end] for (draw, count), end in zip(words.items(), ends, strict=True)}
-        return self._with("_drawn", drawn)
+        return self._with(_drawn=drawn)
 
     def integers(self, samples: int) -> torch.Tensor:
         """One number for each sample, int64 (samples,), uniform over 0 to 2**63 - 1: seeds of noise on the device."""
@@ -135,20 +156,22 @@ class Key:
         It is this thread's only one: draw all that is wanted before the next is asked for. A new one would ask the
         system for randomness, though it is given its key.
         """
+        if self._which is not None:
+            raise ValueError(f"numbers drawn once for a batch are those of one view; got the key of {self._views}")
         philox, state, generator = _own_generator()
         # NumPy's own Philox counts in the first word of its counter, and the others stay.
-        counter = np.array([0, self.place, self._stream(BATCH), 0], dtype=np.uint64)
+        counter = np.array([0, self.place, self._stream(BATCH, self.view), 0], dtype=np.uint64)
         state["state"] = {"counter": counter, "key": np.array([self.seed, 0], dtype=np.uint64)}
         philox.state = state
         return generator
 
-    def _with(self, name: str, value: Any) -> Key:
-        """The same key with one other value; several are made for each batch, and a whole new one takes longer."""
+    def _with(self, **values: Any) -> Key:
+        """The same key with other values; several are made for each batch, and a whole new one takes longer."""
         key = object.__new__(Key)
         vars(key).update(vars(self))
-        if name != "draw":
+        if "draw" not in values:
             vars(key)["_drawn"] = {}
-        vars(key)[name] = value
+        vars(key).update(values)
         return key
 
     def _words(self, samples: int, count: int, kind: int) -> np.ndarray:
@@ -156,22 +179,28 @@ class Key:
         if count > NUMBERS:
             raise ValueError(f"a transform draws at most {2 * NUMBERS} numbers for a sample; got {2 * count}")
         counters = np.arange(count, dtype=np.uint64)[:, None] + self._places(samples) * np.uint64(NUMBERS)
-        return random_words(counters, self.seed, self._stream(kind))
+        if self._which is None:
+            return random_words(counters, self.seed, self._stream(kind, self.view))
+        return random_words(counters, self.seed, (self._streams(kind),), self._which)
 
     def _places(self, samples: int) -> np.ndarray:
         """The place of each sample in the epoch, uint64 (samples,)."""
         rows = np.arange(samples) if self._rows is None else self._rows
         if len(rows) != samples:
             raise ValueError(f"the key is that of {len(rows)} samples of a batch; got {samples} samples")
-        last = self.place + int(rows[-1]) * self.stride if samples else 0
+        last = self.place + int(rows[-1] if self._which is None else rows.max()) * self.stride if samples else 0
         if last >= PLACES:
             raise ValueError(f"a sample's place in the epoch must be below 2**40; got {last}")
         places: np.ndarray = self.place + rows.astype(np.uint64) * np.uint64(self.stride)
         return places
 
-    def _stream(self, kind: int) -> int:
+    def _streams(self, kind: int) -> tuple[int, ...]:
+        """The stream of each view; there is one, unless the key is that of several."""
+        return tuple(self._stream(kind, view) for view in self._views or (self.view,))
+
+    def _stream(self, kind: int, view: int) -> int:
         """Epoch, transform, view and kind of draw, in 32, 16, 8 and 8 bits."""
-        return self.epoch << 32 | self.draw << DRAW | self.view << 8 | kind
+        return self.epoch << 32 | self.draw << DRAW | view << 8 | kind
 
 
 def _numbers(words: np.ndarray) -> np.ndarray:
@@ -195,10 +224,16 @@ def _own_generator() -> tuple[np.random.Philox, Any, np.random.Generator]:
 
 
 @lru_cache(maxsize=1024)  # a recipe draws the same in each batch of an epoch
-def _rows_of(words: tuple[tuple[int, int], ...], stream: int) -> tuple[np.ndarray, tuple[int, ...]]:
-    """For so many words of some draws: the index of each word in its draw, uint64 (W, 1), and each one's stream."""
-    which = np.concatenate([np.arange(count, dtype=np.uint64) for _, count in words])[:, None]
-    return which, tuple(stream + (draw << DRAW) for draw, count in words for _ in range(count))
+def _rows_of(
+    words: tuple[tuple[int, int], ...], first: tuple[int, ...]
+) -> tuple[np.ndarray, tuple[tuple[int, ...], ...]]:
+    """For so many words of some draws: the index of each in its draw, uint64 (W, 1), and its stream for each view.
+
+    ``first`` has the streams that draw 0 would have.
+    """
+    number = np.concatenate([np.arange(count, dtype=np.uint64) for _, count in words])[:, None]
+    draws = (draw << DRAW for draw, count in words for _ in range(count))
+    return number, tuple(tuple(stream + draw for stream in first) for draw in draws)
 
 
 def _within_limit(name: str, given: Any) -> int:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 import torch
 
+from fastload.structure.ragged import Ragged
 from fastload.structure.targets import first_target
 from fastload.structure.tree import Tree, name_of
-from fastload.transforms.batch import Batch
+from fastload.transforms.batch import Batch, Images
 from fastload.transforms.compose import Compose
+from fastload.transforms.foreign import draws_for_each
 from fastload.transforms.key import VIEWS, Key
 from fastload.transforms.lazy import LazyImages
 from fastload.transforms.transform import Transform
@@ -29,7 +32,8 @@ class MultiView(Transform):
     SimCLR has two views, ``[augment] * 2``; DINO two large and eight small ones, ``[large, other, *[small] * 8]``. What
     comes before it in a ``Compose``, decoding above all, is done once for all views; what comes after it is done to
     each view. Each view draws random numbers of its own. In a batch the list stands where the images stood; labels stay
-    as they are, one for each sample.
+    as they are, one for each sample. Neighbouring views of one transform, as the small ones, are made together from
+    decoded files, and lie one after another in memory.
 
     Args:
         transforms: one for each view: a transform, a ``Compose``, or a list of transforms.
@@ -67,13 +71,31 @@ class MultiView(Transform):
             transform.check(tree)
 
     def run(self, batch: Batch, key: Key) -> None:
-        images = batch.images
-        batch.views = [Batch(images, batch.device) for _ in self.transforms]
-        for transform, (view, view_key) in zip(self.transforms, batch.parts(key), strict=True):
+        runs = list(self._runs(batch.images))
+        batch.views = [_repeated(batch, views) for _, views in runs]
+        for (transform, _), (view, view_key) in zip(runs, batch.parts(key, together=True), strict=True):
             transform.run(view, view_key)
+
+    def _runs(self, images: Images) -> Iterator[tuple[Compose, int]]:
+        """The transforms to run, each with the number of neighbouring views that it makes together."""
+        for _, group in groupby(self.transforms, key=lambda view: [id(each) for each in view.transforms]):
+            same = list(group)
+            # A tensor would be copied, once for each view, where images of several sizes are named by their addresses.
+            if isinstance(images, Ragged) and draws_for_each(same[0]):
+                yield same[0], len(same)
+            else:
+                yield from ((each, 1) for each in same)
 
     def sample(self, sizes: torch.Tensor, key: Key) -> None:  # noqa: ARG002  (each view samples)
         return None
 
     def record(self, work: LazyImages, parameters: None) -> None:  # noqa: ARG002
         raise TypeError("T.MultiView makes several batches: put it beside other transforms, not in one of them")
+
+
+def _repeated(batch: Batch, views: int) -> Batch:
+    """A batch of the same images, once for each of some views."""
+    images = batch.images
+    if views > 1 and isinstance(images, Ragged):
+        images = images.take(torch.arange(len(images)).repeat(views))
+    return Batch(images, batch.device, view_count=views)

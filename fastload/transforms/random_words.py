@@ -21,19 +21,24 @@ FIRST, SECOND, THIRD = (np.array(shift, dtype=np.uint64) for shift in SHIFTS)
 ONE_FACTOR, OTHER_FACTOR = (np.array(factor, dtype=np.uint64) for factor in FACTORS)
 
 
-def random_words(counters: np.ndarray, seed: int, stream: int | tuple[int, ...]) -> np.ndarray:
+def random_words(
+    counters: np.ndarray, seed: int, stream: int | tuple[tuple[int, ...], ...], which: np.ndarray | None = None
+) -> np.ndarray:
     """Random words, uint64, for counters, uint64, of any shape; ``seed`` and ``stream`` are from 0 to 2**64 - 1.
 
     >>> random_words(np.array([0, 1], dtype=np.uint64), seed=0, stream=0) % np.uint64(100)
     array([39, 41], dtype=uint64)
 
-    Several streams are those of the rows of ``counters``.
+    Several streams are those of the rows of ``counters``, (R, C): one for each row, or several for each, of which
+    ``which``, int64 (C,), is the index of each column's.
 
     The words of one seed and stream are all different: counters are mapped one to one. Two mixers, with a key before
     each, are an iterated Even-Mansour cipher (Bogdanov et al., "Key-alternating ciphers in a provable setting",
     EUROCRYPT 2012). No two pairs of seed and stream have the same keys.
     """
     before, between = _keys(seed, stream) if isinstance(stream, int) else _keys_of_rows(seed, stream)
+    if which is not None:
+        before, between = before[:, which], between[:, which]
     words: np.ndarray = counters ^ before
     spare = np.empty_like(words)
     _mix(words, spare)
@@ -64,9 +69,9 @@ def _keys(seed: int, stream: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @lru_cache(maxsize=1024)
-def _keys_of_rows(seed: int, streams: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    before, between = zip(*(_keys(seed, stream) for stream in streams), strict=True)
-    return np.array(before)[:, None], np.array(between)[:, None]
+def _keys_of_rows(seed: int, streams: tuple[tuple[int, ...], ...]) -> tuple[np.ndarray, np.ndarray]:
+    keys = np.array([[_keys(seed, stream) for stream in row] for row in streams])
+    return keys[..., 0], keys[..., 1]
 
 
 def _mixed(word: int) -> int:

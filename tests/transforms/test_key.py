@@ -122,6 +122,29 @@ def test_a_sample_has_its_numbers_however_it_comes():
     assert torch.equal(T.Key(seed=3).uniform(2000, 3), whole[:, :3])
 
 
+def test_several_views_have_the_numbers_of_each():
+    key = T.Key(seed=5, epoch=2, place=640, draw=1, stride=8).for_rows(torch.tensor([0, 2, 3, 9]))
+    views = (255, 7, 0)
+    together, alone = key.for_views(views, 4), [key.for_view(view) for view in views]
+    assert torch.equal(together.uniform(12, 5), torch.cat([each.uniform(4, 5) for each in alone]))
+    assert torch.equal(together.integers(12), torch.cat([each.integers(4) for each in alone]))
+    ahead = together.drawn(12, {1: 5, 3: 2}).for_draw(3)
+    assert torch.equal(ahead.uniform(12, 2), torch.cat([each.for_draw(3).uniform(4, 2) for each in alone]))
+    rows = torch.tensor([1, 5, 6, 8])
+    assert torch.equal(together.for_rows(rows).uniform(4, 3), together.uniform(12, 3)[rows])
+    assert torch.equal(key.for_views([7], 4).uniform(4), key.for_view(7).uniform(4))
+
+
+def test_several_views_refuse_what_is_beyond_their_limits():
+    with pytest.raises(ValueError, match=r"of one view; got the key of \(3, 2\)"):
+        T.Key().for_views([3, 2], samples=4).generator()
+    with pytest.raises(ValueError, match="view must be from 0 to 255; got 256"):
+        T.Key().for_views([3, 256], samples=4)
+    last = T.Key(place=2**40 - 2).for_views([3, 2], samples=3)
+    with pytest.raises(ValueError, match="below 2\\*\\*40; got 1099511627776"):
+        last.for_rows(torch.tensor([2, 3])).uniform(2)
+
+
 def test_numbers_drawn_ahead_are_those_drawn_one_by_one():
     key = T.Key(seed=5, epoch=2, place=640, draw=1, stride=8, step=8, view=3)
     ahead = key.drawn(100, {1: 22, 4: 1, 5: 7})

@@ -10,6 +10,7 @@ from torchvision import tv_tensors
 import fastload as fl
 from fastload import transforms as T
 from fastload.transforms import Key
+from tests.transforms.draws import DEVICES
 
 LARGE = [T.RandomResizedCrop(24, scale=(0.4, 1.0)), T.RandomHorizontalFlip(), T.RandomApply([T.ColorJitter(0.4)], 0.8)]
 SMALL = [T.RandomResizedCrop(8, scale=(0.05, 0.4)), T.RandomHorizontalFlip(), T.RandomGrayscale(0.2)]
@@ -45,6 +46,66 @@ def test_a_view_is_what_its_transform_makes_with_a_key_of_its_own():
     for number, view in enumerate(views):
         alone = T.Compose(SMALL if number > 1 else LARGE)(noise(), key.for_view(255 - number))
         assert torch.equal(view, alone)
+
+
+def sized_noise(device="cpu"):
+    """Images of several sizes, as decoded files are."""
+    return [image[:, : 32 - row].to(device) for row, image in enumerate(noise(8))]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    "small",
+    [
+        SMALL,
+        [*SMALL, T.ColorJitter(0.4, 0.4, 0.2, 0.1, p=0.8), T.RandomApply([T.GaussianBlur(3)]), NORMALIZE],
+        [T.RandomResizedCrop(16), T.TrivialAugmentWide(), NORMALIZE, T.RandomErasing(1.0, value="random")],
+        [T.RandomChoice([T.RandomInvert(), T.CenterCrop(6)]), T.RandomOrder([T.RandomPosterize(2), T.RandomInvert()])],
+    ],
+    ids=["crops", "dino", "trivial", "several sizes"],
+)
+def test_views_made_together_are_those_made_alone(small, device):
+    """Bit for bit: crops are reduced little, so a GPU sums all of them in the same precision."""
+    key = Key(seed=5, epoch=1, place=3, stride=2)
+    views = T.Compose([T.MultiView([LARGE, *[small] * 3, LARGE]), T.RandomVerticalFlip()])(sized_noise(device), key)
+    assert len(views) == 5
+    for number, view in enumerate(views):
+        own_key = key.for_view(255 - number)
+        made = T.Compose(LARGE if number in (0, 4) else small)(sized_noise(device), own_key)
+        alone = T.RandomVerticalFlip()(made, own_key.for_draw(1))
+        assert len(view) == len(alone)
+        assert all(torch.equal(image, expected) for image, expected in zip(view, alone, strict=True))
+
+
+@pytest.mark.parametrize("place", ["in each view", "after the views"])
+def test_a_function_of_the_user_is_called_for_each_view(place):
+    seen = []
+
+    def function(images):
+        seen.append(tuple(images.shape))
+        return images
+
+    view = [T.RandomResizedCrop(8), function] if place == "in each view" else [T.RandomResizedCrop(8)]
+    after = [function] if place == "after the views" else []
+    T.Compose([T.MultiView([view] * 3), *after])(sized_noise())
+    assert seen == [(8, 3, 8, 8)] * 3
+
+
+def test_a_transform_of_the_user_draws_for_each_view():
+    class Shift(T.RandomInvert):
+        """Inverts all images of a batch, or none."""
+
+        def sample(self, sizes, key):
+            return super().sample(sizes, key) if key.generator().random() < 0.5 else None
+
+        def record(self, work, parameters):
+            if parameters is not None:
+                super().record(work, parameters)
+
+    views = T.MultiView([[T.RandomResizedCrop(8), Shift(1.0)]] * 8)(sized_noise(), Key(seed=0))
+    plain = T.MultiView([[T.RandomResizedCrop(8)]] * 8)(sized_noise(), Key(seed=0))
+    same = [torch.equal(view, other) for view, other in zip(views, plain, strict=True)]
+    assert 0 < sum(same) < 8
 
 
 def test_views_differ_and_repeat_with_the_seed():

@@ -39,9 +39,17 @@ def test_no_two_pairs_of_seed_and_stream_have_the_same_keys():
 
 
 def test_rows_may_have_streams_of_their_own():
-    table = random_words(counters(12).reshape(3, 4), 5, (7, 2**40, 7))
+    table = random_words(counters(12).reshape(3, 4), 5, ((7,), (2**40,), (7,)))
     for row, stream in enumerate((7, 2**40, 7)):
         assert np.array_equal(table[row], random_words(counters(4, start=4 * row), 5, stream))
+
+
+def test_columns_may_have_streams_of_their_own():
+    streams = ((7, 1), (2**40, 9))
+    table = random_words(counters(8).reshape(2, 4), 5, streams, np.array([1, 0, 0, 1]))
+    for row, (one, other) in enumerate(streams):
+        alone = [random_words(counters(4, start=4 * row), 5, stream) for stream in (one, other)]
+        assert np.array_equal(table[row], np.where([False, True, True, False], *alone))
 
 
 @pytest.mark.parametrize("part", ["counter", "seed", "stream"])
