@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +13,7 @@ from fastload.structure.images import is_single
 from fastload.structure.loaded_types import is_vision
 from fastload.structure.ragged import Ragged
 from fastload.structure.tree import Tree, retyped
+from fastload.transforms.foreign import draws_for_each
 from fastload.transforms.geometry import Movement, Pixels
 from fastload.transforms.key import VIEWS, Key
 from fastload.transforms.lazy import LazyImages
@@ -72,18 +73,15 @@ class Batch:
             self.images = self.images.take(torch.tensor(rows))
         self.kept = torch.tensor([before[row] for row in rows], dtype=torch.int64)
 
-    def parts(self, key: Key, *, together: bool) -> Iterator[tuple[Batch, Key]]:
-        """The batches to transform, each with the key of its random numbers: this one, or its views.
+    def parts(self, key: Key, transforms: Iterable[Any]) -> Iterator[tuple[Batch, Key]]:
+        """The batches that ``transforms`` are done to, each with the key of its random numbers: this one, or its views.
 
-        Args:
-            key: of this batch.
-            together: whether views that one batch has may be transformed together; if not, each has its own from now
-                on.
+        Views that are together stay so unless one of the transforms may draw for a batch as a whole.
         """
         if not self.views:
             yield self, key
             return
-        if not together:
+        if not all(map(draws_for_each, transforms)):
             self.views = self.single_views()
         # From the end, where those of the loader's own views, which count from 0, do not come.
         first = VIEWS - 1 - key.view * sum(batch.view_count for batch in self.views)

@@ -13,7 +13,7 @@ from fastload.structure.targets import first_target
 from fastload.structure.tree import Tree, name_of
 from fastload.transforms.batch import Batch
 from fastload.transforms.explain import DryRun
-from fastload.transforms.foreign import draws_for_each, keeps_places, remark_on_draws
+from fastload.transforms.foreign import keeps_places, remark_on_draws
 from fastload.transforms.key import Key
 from fastload.transforms.lazy import LazyImages
 from fastload.transforms.normalize import Normalize
@@ -93,8 +93,7 @@ class Compose(Transform):
             if batch.is_empty:
                 return
             kept = key if batch.kept is None else key.for_rows(batch.kept)
-            together = all(draws_for_each(transform) for _, transform in members)
-            for part, part_key in batch.parts(kept, together=together):
+            for part, part_key in batch.parts(kept, (transform for _, transform in members)):
                 if shares:
                     self._run_together(part, part_key, members)
                 else:

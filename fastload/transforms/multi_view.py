@@ -73,7 +73,7 @@ class MultiView(Transform):
     def run(self, batch: Batch, key: Key) -> None:
         runs = list(self._runs(batch.images))
         batch.views = [_repeated(batch, views) for _, views in runs]
-        for (transform, _), (view, view_key) in zip(runs, batch.parts(key, together=True), strict=True):
+        for (transform, _), (view, view_key) in zip(runs, batch.parts(key, transforms=()), strict=True):
             transform.run(view, view_key)
 
     def _runs(self, images: Images) -> Iterator[tuple[Compose, int]]:
