@@ -13,7 +13,7 @@ from fastload.structure.images import is_single
 from fastload.structure.loaded_types import is_vision
 from fastload.structure.ragged import Ragged
 from fastload.structure.tree import Tree, retyped
-from fastload.transforms.foreign import draws_for_each
+from fastload.transforms.foreign import is_for_each_image
 from fastload.transforms.geometry import Movement, Pixels
 from fastload.transforms.key import VIEWS, Key
 from fastload.transforms.lazy import LazyImages
@@ -76,12 +76,12 @@ class Batch:
     def parts(self, key: Key, transforms: Iterable[Any]) -> Iterator[tuple[Batch, Key]]:
         """The batches that ``transforms`` are done to, each with the key of its random numbers: this one, or its views.
 
-        Views that are together stay so unless one of the transforms may draw for a batch as a whole.
+        Views that are together stay so if all of the transforms are for each image alone.
         """
         if not self.views:
             yield self, key
             return
-        if not all(map(draws_for_each, transforms)):
+        if not all(map(is_for_each_image, transforms)):
             self.views = self.single_views()
         # From the end, where those of the loader's own views, which count from 0, do not come.
         first = VIEWS - 1 - key.view * sum(batch.view_count for batch in self.views)

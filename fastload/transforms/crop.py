@@ -44,6 +44,7 @@ class RandomResizedCrop(Transform):
             is not one of the three.
     """
 
+    resizes = True
     uniform_count = 2 * ATTEMPTS + 2
 
     def __init__(
@@ -111,6 +112,8 @@ class RandomCrop(Transform):
             ``size``.
     """
 
+    resizes = True
+
     def __init__(
         self,
         size: int | Sequence[int],
@@ -165,6 +168,8 @@ class CenterCrop(Transform):
     Raises:
         ValueError: ``size``, (height, width) or an int for a square, is not positive.
     """
+
+    resizes = True
 
     def __init__(self, size: int | Sequence[int]) -> None:
         self.size = sides("size", size)

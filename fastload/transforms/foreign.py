@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Photometric", "draws_for_each", "keeps_places", "remark_on_draws"]
+__all__ = ["Photometric", "is_for_each_image", "keeps_places", "remark_on_draws"]
 
 Function = Callable[..., Any]
 
@@ -68,16 +68,21 @@ def keeps_places(function: Function) -> bool:
     return isinstance(function, Photometric) or is_intensity or _is_of(function, "kornia.enhance", "kornia.color")
 
 
-def draws_for_each(transform: Function) -> bool:
-    """Whether a transform is known to draw for each image alone: this package's do, and containers of these.
+def is_for_each_image(transform: Function) -> bool:
+    """Whether a transform is known to draw for each image alone, and to leave no size to chance: views can share it.
 
-    >>> from fastload.transforms import RandomApply, RandomInvert
-    >>> draws_for_each(RandomApply([RandomInvert()])), draws_for_each(Photometric(torch.neg))
+    >>> from fastload.transforms import CenterCrop, RandomApply, RandomInvert
+    >>> is_for_each_image(RandomApply([RandomInvert()])), is_for_each_image(Photometric(torch.neg))
     (True, False)
+    >>> is_for_each_image(CenterCrop(8)), is_for_each_image(RandomApply([CenterCrop(8)]))
+    (True, False)
+
+    Known are those of this package.
     """
     if not _is_of(transform, "fastload.transforms.") or isinstance(transform, Photometric):
         return False
-    return all(map(draws_for_each, getattr(transform, "transforms", ())))
+    some = getattr(transform, "transforms", ())  # those of a container, which some images get
+    return all(is_for_each_image(each) and not each.resizes for each in some)
 
 
 def remark_on_draws(function: Function) -> str | None:

@@ -13,7 +13,7 @@ from fastload.structure.targets import first_target
 from fastload.structure.tree import Tree, name_of
 from fastload.transforms.batch import Batch, Images
 from fastload.transforms.compose import Compose
-from fastload.transforms.foreign import draws_for_each
+from fastload.transforms.foreign import is_for_each_image
 from fastload.transforms.key import VIEWS, Key
 from fastload.transforms.lazy import LazyImages
 from fastload.transforms.transform import Transform
@@ -81,7 +81,7 @@ class MultiView(Transform):
         for _, group in groupby(self.transforms, key=lambda view: [id(each) for each in view.transforms]):
             same = list(group)
             # A tensor would be copied, once for each view, where images of several sizes are named by their addresses.
-            if isinstance(images, Ragged) and draws_for_each(same[0]):
+            if isinstance(images, Ragged) and all(map(is_for_each_image, same[0].transforms)):
                 yield same[0], len(same)
             else:
                 yield from ((each, 1) for each in same)

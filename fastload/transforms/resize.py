@@ -38,6 +38,8 @@ class Resize(Transform):
             with (height, width); both are None; or ``interpolation`` is not one of the three.
     """
 
+    resizes = True
+
     def __init__(
         self,
         size: int | Sequence[int] | None,

@@ -50,6 +50,7 @@ class Transform(ABC):
         """
 
     uniform_count = 0  # of ``Key.uniform``'s numbers, those that ``sample`` takes of each image; 0 if it depends
+    resizes = False  # whether images may come out in another size
     makes_views = False  # whether it makes several batches of one
     is_before_views = False  # whether it is for one batch only, and not for each of several views
 

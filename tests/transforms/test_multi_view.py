@@ -73,8 +73,19 @@ def test_views_made_together_are_those_made_alone(small, device):
         own_key = key.for_view(255 - number)
         made = T.Compose(LARGE if number in (0, 4) else small)(sized_noise(device), own_key)
         alone = T.RandomVerticalFlip()(made, own_key.for_draw(1))
+        assert type(view) is type(alone)
         assert len(view) == len(alone)
         assert all(torch.equal(image, expected) for image, expected in zip(view, alone, strict=True))
+
+
+def test_sizes_left_to_chance_are_those_of_each_view():
+    """A view of one image is a batch, whatever its size; views of several sizes together would not be one."""
+    some = [T.RandomApply([T.CenterCrop(6)]), T.GaussianBlur(3)]
+    for seed in range(4):
+        views = T.MultiView([some] * 4)(sized_noise()[:1], Key(seed=seed))
+        assert {view.shape[-1] for view in views} <= {6, 32}
+    views = T.Compose([T.MultiView([[T.RandomResizedCrop(8)]] * 8), T.RandomApply([T.CenterCrop(4)])])
+    assert {type(view) for view in views(sized_noise()[:2], Key(seed=0))} == {torch.Tensor, list}
 
 
 @pytest.mark.parametrize("place", ["in each view", "after the views"])
