@@ -13,7 +13,7 @@ from fastload.structure.images import is_single
 from fastload.structure.loaded_types import is_vision
 from fastload.structure.ragged import Ragged
 from fastload.structure.tree import Tree, retyped
-from fastload.transforms.foreign import is_for_each_image
+from fastload.transforms.for_each_image import is_for_each_image
 from fastload.transforms.geometry import Movement, Pixels
 from fastload.transforms.key import VIEWS, Key
 from fastload.transforms.lazy import LazyImages

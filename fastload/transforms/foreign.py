@@ -1,4 +1,4 @@
-"""What is known of transforms, those of other packages too: whether pixels keep their places, and for what is drawn."""
+"""What is known of functions of other packages: whether pixels keep their places, and for what is drawn."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Photometric", "is_for_each_image", "keeps_places", "remark_on_draws"]
+__all__ = ["Photometric", "keeps_places", "remark_on_draws"]
 
 Function = Callable[..., Any]
 
@@ -66,23 +66,6 @@ def keeps_places(function: Function) -> bool:
         return type(function).__name__ in PHOTOMETRIC
     is_intensity = any(base.__name__ == "IntensityAugmentationBase2D" for base in type(function).__mro__)
     return isinstance(function, Photometric) or is_intensity or _is_of(function, "kornia.enhance", "kornia.color")
-
-
-def is_for_each_image(transform: Function) -> bool:
-    """Whether a transform is known to draw for each image alone, and to leave no size to chance: views can share it.
-
-    >>> from fastload.transforms import CenterCrop, RandomApply, RandomInvert
-    >>> is_for_each_image(RandomApply([RandomInvert()])), is_for_each_image(Photometric(torch.neg))
-    (True, False)
-    >>> is_for_each_image(CenterCrop(8)), is_for_each_image(RandomApply([CenterCrop(8)]))
-    (True, False)
-
-    Known are those of this package.
-    """
-    if not _is_of(transform, "fastload.transforms.") or isinstance(transform, Photometric):
-        return False
-    some = getattr(transform, "transforms", ())  # those of a container, which some images get
-    return all(is_for_each_image(each) and not each.resizes for each in some)
 
 
 def remark_on_draws(function: Function) -> str | None:

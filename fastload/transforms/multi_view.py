@@ -13,7 +13,7 @@ from fastload.structure.targets import first_target
 from fastload.structure.tree import Tree, name_of
 from fastload.transforms.batch import Batch, Images
 from fastload.transforms.compose import Compose
-from fastload.transforms.foreign import is_for_each_image
+from fastload.transforms.for_each_image import is_for_each_image
 from fastload.transforms.key import VIEWS, Key
 from fastload.transforms.lazy import LazyImages
 from fastload.transforms.transform import Transform
