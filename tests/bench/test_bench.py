@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import time
 from dataclasses import replace
 
 import psutil
@@ -233,11 +234,27 @@ def test_workers_stand_still_but_in_their_turns(name, tmp_path):
         assert len(started) == 2
         for _ in range(2):
             wait_until_all_are_stopped(started)
-            assert stage.turn(step, steps=3, device=device).steps_per_s > 0
+            assert stage.turn(step, steps=3).steps_per_s > 0
         wait_until_all_are_stopped(started)
-    assert len(while_training) == 2 * 2 * (3 + oneline.ON_THE_WAY)
+    assert len(while_training) == 2 * 2 * 3
     assert psutil.STATUS_STOPPED not in while_training
     assert not any(worker.is_running() for worker in started)
+
+
+@pytest.mark.parametrize("name", ["plain", "oneline"])
+def test_a_turn_counts_the_images_that_its_workers_decode(name, tmp_path):
+    files = stages.JpegFiles(
+        write_photographs(str(tmp_path), 20), batch=4, side=32, device=torch.device("cpu"), workers=2
+    )
+    with oneline.PausedStage.start(name, files, look) as stage:
+        wait_until_all_are_stopped(stage.workers)
+        before, start = stage.decoded.total(), time.perf_counter()
+        speed = files.batch * stage.turn(look, steps=20).steps_per_s
+        wait_until_all_are_stopped(stage.workers)
+        decoded, seconds = stage.decoded.total() - before, time.perf_counter() - start
+    in_queues = 2 * files.workers * files.batch
+    assert abs(decoded - 20 * files.batch) <= in_queues
+    assert speed >= (decoded - files.batch) / seconds  # since the turn read them, a worker may have decoded one more
 
 
 def wait_until_all_are_stopped(processes):

@@ -21,6 +21,7 @@ from fastload.bench.harness.window import Batches
 from fastload.bench.imagenet import MEAN, STD
 from fastload.bench.subjects.dali import dali, dali_dynamic
 from fastload.bench.subjects.loaders import DTYPE, LAYOUT
+from fastload.bench.subjects.sample_counter import SampleCounter
 from fastload.bench.subjects.spdl import spdl
 from fastload.bench.subjects.workers import READING_WORKERS, decoding_workers
 
@@ -40,6 +41,7 @@ class JpegFiles:
         device: where the batches go.
         static: whether ``STATIC_STAGES`` deliver at fixed addresses.
         workers: how many workers there are; None for all cores but one where they decode, and eight where they read.
+        counter: counts the images that the workers of ``plain`` and ``oneline`` have decoded.
     """
 
     root: Path
@@ -48,6 +50,7 @@ class JpegFiles:
     device: torch.device
     static: bool = False
     workers: int | None = None
+    counter: SampleCounter | None = None
 
     @property
     def decoding(self) -> int:
@@ -114,7 +117,9 @@ def offload(files: JpegFiles) -> Batches:
 
 
 def _decoded(files: JpegFiles) -> DataLoader[Any]:
-    return endless_loader(_cropped(files), files.batch, files.decoding, files.device)
+    dataset = _cropped(files)
+    counted = dataset if files.counter is None else files.counter.of(dataset)
+    return endless_loader(counted, files.batch, files.decoding, files.device)
 
 
 def _cropped(files: JpegFiles) -> Dataset[Any]:

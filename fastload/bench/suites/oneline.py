@@ -7,6 +7,7 @@ Nothing is started anew, so turns can be short, and what changes on the machine 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from fastload.bench.harness.suite import Sizes, Suite, sizes_on
 from fastload.bench.harness.turns import Figures, by_turns
 from fastload.bench.harness.window import Batches, Step, Window, run, timed_window
 from fastload.bench.subjects.file_windows import FileWindows, JpegSize
+from fastload.bench.subjects.sample_counter import SampleCounter
 from fastload.bench.subjects.stages import STAGES, JpegFiles
 from fastload.bench.subjects.training import TrainingStep, cudnn_search
 from fastload.bench.subjects.workers import decoding_workers
@@ -31,15 +33,18 @@ __all__ = ["SUITE", "PausedStage", "worker_counts"]
 LIMIT = jpeg.SUITE.baseline
 WORKERS = (4, 12, 15)  # the workers hold training up; they keep up with it, or nearly; and so with no core to spare
 ROUNDS = {"resnet50_b256": 2, "vit_b16_b128": 2, "resnet18_b512": 1}  # of a batch from each worker, in a turn
+CPU_ROUNDS = 8  # at the tiny size: more batches than queues hold, so that workers decode in every turn
 LIMIT_STEPS, LIMIT_WARM_UP = 20, 10
-# Not timed at the start of a turn: batches that had left their workers have come further while those stood still.
-ON_THE_WAY = 2
 
 
 def _sizes(case: str, rounds: int) -> Sizes[JpegSize]:
     """Return the size that ``jpeg`` has, in short windows."""
     sizes = jpeg.CASES[case]
-    return replace(sizes, gpu=replace(sizes.gpu, rounds=rounds, steps=LIMIT_STEPS, warm_up=LIMIT_WARM_UP))
+    return replace(
+        sizes,
+        gpu=replace(sizes.gpu, rounds=rounds, steps=LIMIT_STEPS, warm_up=LIMIT_WARM_UP),
+        cpu=replace(sizes.cpu, rounds=CPU_ROUNDS),
+    )
 
 
 CASES = {case: _sizes(case, rounds) for case, rounds in ROUNDS.items()}
@@ -49,6 +54,8 @@ CASES = {case: _sizes(case, rounds) for case, rounds in ROUNDS.items()}
 class PausedStage:
     """A stage whose workers stand still but in its turns."""
 
+    files: JpegFiles
+    decoded: SampleCounter
     batches: Batches
     workers: Sequence[psutil.Process]
 
@@ -56,24 +63,29 @@ class PausedStage:
     @contextmanager
     def start(cls, name: str, files: JpegFiles, step: Step) -> Iterator[PausedStage]:
         """Start the stage's workers, train on a batch from each, and pause them."""
-        others = set(active_children())
-        with closing(STAGES[name](files)) as batches:
+        decoded, others = SampleCounter(files.decoding), set(active_children())
+        with closing(STAGES[name](replace(files, counter=decoded))) as batches:
             run(step, batches, files.decoding)
-            stage = cls(batches, [psutil.Process(each.pid) for each in set(active_children()) - others])
+            workers = [psutil.Process(each.pid) for each in set(active_children()) - others]
+            stage = cls(files, decoded, batches, workers)
             stage.pause()
             try:
                 yield stage
             finally:
                 stage.resume()  # a process that stands still does not end
 
-    def turn(self, step: Step, steps: int, device: torch.device) -> Window:
-        """Let the workers go on, and time ``steps`` steps on their batches."""
+    def turn(self, step: Step, steps: int) -> Window:
+        """Train for ``steps`` steps while the workers run, and return how fast they decoded."""
+        own = (batch for batch in self.batches)  # the window closes these, and not the stage's
+        before, start = self.decoded.total(), time.perf_counter()
         self.resume()
         try:
-            own = (batch for batch in self.batches)  # the window closes these, and not the stage's
-            return timed_window(step, own, warm_up=ON_THE_WAY, steps=steps, device=device)
+            window = timed_window(step, own, warm_up=0, steps=steps, device=self.files.device)
         finally:
             self.pause()
+        seconds = time.perf_counter() - start
+        decoded = (self.decoded.total() - before) / self.files.batch
+        return replace(window, steps_per_s=decoded / seconds, cpu_s_per_step=window.cpu_s_per_step * steps / decoded)
 
     def pause(self) -> None:
         for worker in self.workers:
@@ -111,7 +123,7 @@ def _compare(plan: Plan[JpegSize], subjects: Sequence[str], files: JpegFiles, st
         stages = {name: stack.enter_context(PausedStage.start(name, files, step)) for name in subjects}
 
         def turn(name: str) -> Figures:
-            return _speed(stages[name].turn(step, plan.size.rounds * files.decoding, plan.device), plan.size)
+            return _speed(stages[name].turn(step, plan.size.rounds * files.decoding), plan.size)
 
         return by_turns(
             plan,
@@ -140,7 +152,7 @@ def settings(device: torch.device) -> dict[str, object]:
         **jpeg.common_settings(device),
         "limit": "one batch of the files kept on the device; measured once a case",
         "peak_gib": "not measured: both loaders are there at once",
-        "turns": "of whole rounds of a batch from each worker; the workers of the other loader stand still",
+        "img_per_s": "images that the workers decode in a turn; those of the other loader stand still",
     }
 
 
