@@ -1,4 +1,4 @@
-"""``by_turns``: the loop that measures the subjects of a case, for every suite."""
+"""``by_turns``: the loop that measures the subjects of a case, and the rows made of what it measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from fastload.bench.harness.plan import Plan, turns
 from fastload.bench.harness.row import Row, ratio_to, row
 
-__all__ = ["Figure", "Figures", "by_turns"]
+__all__ = ["Figure", "Figures", "Turn", "by_turns", "rows_of"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ Figures = Mapping[str, Figure]  # by metric
 
 
 @dataclass(frozen=True)
-class _Turn:
+class Turn:
     """One subject measured in one run."""
 
     run: int
@@ -43,23 +43,46 @@ def by_turns(
     variant: str | None = None,
     summary: Callable[[Sequence[float]], Mapping[str, float]] = lambda _: {},
 ) -> list[Row]:
-    """Measure every subject once a run, in rotating order, and return a row for each subject and metric.
-
-    A row has the median of its metric over the runs, the medians of what was measured beside it, and the median of
-    its ratios. A ratio is to the same metric of another subject in the same run.
+    """Measure every subject once a run, in rotating order, and return the ``rows_of`` these turns.
 
     Args:
         plan: says how many runs to make.
         subjects: the subjects to measure.
         measure: measures one subject once; it is given the subject's name.
-        ratios: metric -> the subject that its ratios are to. Other metrics have no ratio.
+        ratios: as for ``rows_of``.
         around: a subject that is measured before and after each of the others as well. Ratios to it are to the mean
             of these two.
+        variant: the rows' variant.
+        summary: as for ``rows_of``.
+
+    """
+    log = [Turn(run, subject, measure(subject)) for run, subject in _order(plan, subjects, around)]
+    return rows_of(plan.case, log, ratios=ratios, around=around, variant=variant, summary=summary)
+
+
+def rows_of(
+    case: str,
+    log: Sequence[Turn],
+    *,
+    ratios: Mapping[str, str] | None = None,
+    around: str | None = None,
+    variant: str | None = None,
+    summary: Callable[[Sequence[float]], Mapping[str, float]] = lambda _: {},
+) -> list[Row]:
+    """Return a row for each subject and metric.
+
+    A row has the median of its metric over the runs, the medians of what was measured beside it, and the median of
+    its ratios. A ratio is to the same metric of another subject in the same run.
+
+    Args:
+        case: the rows' case.
+        log: the turns, in the order in which they were taken.
+        ratios: metric -> the subject that its ratios are to. Other metrics have no ratio.
+        around: the subject whose turns lie around each of the others.
         variant: the rows' variant.
         summary: further entries of a row, computed from the values of all runs.
 
     """
-    log = [_Turn(run, subject, measure(subject)) for run, subject in _order(plan, subjects, around)]
     rows = []
     for subject in dict.fromkeys(turn.subject for turn in log):
         own = [turn.figures for turn in log if turn.subject == subject]
@@ -68,7 +91,7 @@ def by_turns(
             extra = {**_beside([figures[metric] for figures in own]), **summary(values)}
             if ratios and metric in ratios:
                 extra |= ratio_to(ratios[metric], _ratios(log, subject, metric, ratios[metric], around))
-            rows.append(row(plan.case, subject, metric, values, variant=variant, **extra))
+            rows.append(row(case, subject, metric, values, variant=variant, **extra))
     return rows
 
 
@@ -85,7 +108,7 @@ def _beside(figures: Sequence[Figure]) -> dict[str, float | None]:
     return {key: statistics.median(values) if values else None for key, values in known.items()}
 
 
-def _ratios(log: Sequence[_Turn], subject: str, metric: str, baseline: str, around: str | None) -> list[float]:
+def _ratios(log: Sequence[Turn], subject: str, metric: str, baseline: str, around: str | None) -> list[float]:
     if subject == baseline:
         return [1.0]
     ratios = []

@@ -3,12 +3,16 @@
 Both train the same compiled step from the same files. Their workers would compete for the cores, so they take turns of
 about a second: both loaders are there from the start, and the workers of the one that is not measured stand still.
 Nothing is started anew, so turns can be short, and what changes on the machine from one second to the next meets both.
+
+A loader's speed is that at which its workers decode, over several turns. In the long run training consumes as many
+images. In one turn it consumes more or fewer, since at its end other numbers of batches wait than at its start; and
+workers decode more or fewer, since they also put batches together.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import active_children
@@ -19,7 +23,7 @@ import torch
 from fastload.bench.harness.plan import Plan
 from fastload.bench.harness.row import Row
 from fastload.bench.harness.suite import Sizes, Suite, sizes_on
-from fastload.bench.harness.turns import Figures, by_turns
+from fastload.bench.harness.turns import Figures, Turn, by_turns, rows_of
 from fastload.bench.harness.window import Batches, Step, Window, run, timed_window
 from fastload.bench.subjects.file_windows import FileWindows, JpegSize
 from fastload.bench.subjects.sample_counter import SampleCounter
@@ -33,6 +37,7 @@ __all__ = ["SUITE", "PausedStage", "worker_counts"]
 LIMIT = jpeg.SUITE.baseline
 WORKERS = (4, 12, 15)  # the workers hold training up; they keep up with it, or nearly; and so with no core to spare
 ROUNDS = {"resnet50_b256": 2, "vit_b16_b128": 2, "resnet18_b512": 1}  # of a batch from each worker, in a turn
+TURNS = 6  # of each loader, in a run
 CPU_ROUNDS = 8  # at the tiny size: more batches than queues hold, so that workers decode in every turn
 LIMIT_STEPS, LIMIT_WARM_UP = 20, 10
 
@@ -51,10 +56,33 @@ CASES = {case: _sizes(case, rounds) for case, rounds in ROUNDS.items()}
 
 
 @dataclass(frozen=True)
+class Stretch:
+    """What came of a stage between two pauses: the images that its workers decoded, and the training steps."""
+
+    images: int
+    seconds: float
+    window: Window
+
+    @staticmethod
+    def img_per_s(stretches: Sequence[Stretch]) -> Figures:
+        """Return the speed of all of them together: an image of which a pause is in the midst counts in the next."""
+        images, windows = sum(each.images for each in stretches), [each.window for each in stretches]
+        cpu_s = sum(window.cpu_s_per_step * len(window.waits) for window in windows)
+        together = Window(
+            steps_per_s=images / sum(each.seconds for each in stretches),
+            peak_gib=None,  # both loaders hold memory at once, so a peak is nobody's
+            cpu_s_per_step=cpu_s / images,
+            waits=[wait for window in windows for wait in window.waits],
+            gaps=[gap for window in windows for gap in window.gaps],
+        )
+        return together.img_per_s(batch=1)
+
+
+@dataclass(frozen=True)
 class PausedStage:
     """A stage whose workers stand still but in its turns."""
 
-    files: JpegFiles
+    device: torch.device
     decoded: SampleCounter
     batches: Batches
     workers: Sequence[psutil.Process]
@@ -67,25 +95,23 @@ class PausedStage:
         with closing(STAGES[name](replace(files, counter=decoded))) as batches:
             run(step, batches, files.decoding)
             workers = [psutil.Process(each.pid) for each in set(active_children()) - others]
-            stage = cls(files, decoded, batches, workers)
+            stage = cls(files.device, decoded, batches, workers)
             stage.pause()
             try:
                 yield stage
             finally:
                 stage.resume()  # a process that stands still does not end
 
-    def turn(self, step: Step, steps: int) -> Window:
-        """Train for ``steps`` steps while the workers run, and return how fast they decoded."""
+    def turn(self, step: Step, steps: int) -> Stretch:
+        """Train for ``steps`` steps while the workers run."""
         own = (batch for batch in self.batches)  # the window closes these, and not the stage's
         before, start = self.decoded.total(), time.perf_counter()
         self.resume()
         try:
-            window = timed_window(step, own, warm_up=0, steps=steps, device=self.files.device)
+            window = timed_window(step, own, warm_up=0, steps=steps, device=self.device)
         finally:
             self.pause()
-        seconds = time.perf_counter() - start
-        decoded = (self.decoded.total() - before) / self.files.batch
-        return replace(window, steps_per_s=decoded / seconds, cpu_s_per_step=window.cpu_s_per_step * steps / decoded)
+        return Stretch(self.decoded.total() - before, time.perf_counter() - start, window)
 
     def pause(self) -> None:
         for worker in self.workers:
@@ -114,30 +140,33 @@ def measure(plan: Plan[JpegSize]) -> list[Row]:
 
 def _limit(plan: Plan[JpegSize], windows: FileWindows, step: TrainingStep) -> list[Row]:
     """Measure once how fast the step can be: it says whether the workers or the device hold training up."""
-    return by_turns(replace(plan, runs=1), [LIMIT], lambda name: _speed(windows.window(name, step), plan.size))
+
+    def window(name: str) -> Figures:
+        return replace(windows.window(name, step), peak_gib=None).img_per_s(plan.size.batch)
+
+    return by_turns(replace(plan, runs=1), [LIMIT], window)
 
 
 def _compare(plan: Plan[JpegSize], subjects: Sequence[str], files: JpegFiles, step: TrainingStep) -> list[Row]:
-    """Measure the subjects by turns, the plain loop before and after each."""
+    """Measure the subjects in runs of many turns each."""
+    variant, steps = f"{files.decoding}_workers", plan.size.rounds * files.decoding
     with ExitStack() as stack:
         stages = {name: stack.enter_context(PausedStage.start(name, files, step)) for name in subjects}
-
-        def turn(name: str) -> Figures:
-            return _speed(stages[name].turn(step, plan.size.rounds * files.decoding), plan.size)
-
-        return by_turns(
-            plan,
-            [name for name in subjects if name != SUITE.baseline],
-            turn,
-            ratios={"img_per_s": SUITE.baseline},
-            around=SUITE.baseline,
-            variant=f"{files.decoding}_workers",
-        )
+        log = [
+            Turn(run, name, figures)
+            for run, _ in enumerate(plan.track([variant] * plan.runs, "measuring"))
+            for name, figures in _run(stages, step, steps).items()
+        ]
+        return rows_of(plan.case, log, ratios={"img_per_s": SUITE.baseline}, variant=variant)
 
 
-def _speed(window: Window, size: JpegSize) -> Figures:
-    # Both loaders hold memory at once, so a peak is nobody's.
-    return replace(window, peak_gib=None).img_per_s(size.batch)
+def _run(stages: Mapping[str, PausedStage], step: Step, steps: int) -> dict[str, Figures]:
+    """Let the stages take turns, in one order and then in the other, so that each is early as often as late."""
+    stretches: dict[str, list[Stretch]] = {name: [] for name in stages}
+    for turn in range(TURNS):
+        for name in list(stages)[:: 1 if turn % 2 == 0 else -1]:
+            stretches[name].append(stages[name].turn(step, steps))
+    return {name: Stretch.img_per_s(each) for name, each in stretches.items()}
 
 
 def worker_counts() -> list[int]:
@@ -152,7 +181,8 @@ def settings(device: torch.device) -> dict[str, object]:
         **jpeg.common_settings(device),
         "limit": "one batch of the files kept on the device; measured once a case",
         "peak_gib": "not measured: both loaders are there at once",
-        "img_per_s": "images that the workers decode in a turn; those of the other loader stand still",
+        "turns": f"{TURNS} of each loader in a run; the workers of the other stand still",
+        "img_per_s": "images that the workers decode in a run's turns",
     }
 
 
@@ -162,7 +192,7 @@ SUITE = Suite(
     subjects=(LIMIT, "plain", "oneline"),
     baseline="plain",
     packages={},
-    runs=6,
+    runs=4,
     settings=settings,
     measure=measure,
 )
