@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import fastload as fl
+from fastload import transforms as T
 from tests.handwritten import SmallNet, assert_same_weights, halving, make_batches
 
 cross_entropy = nn.functional.cross_entropy
@@ -122,6 +123,38 @@ def test_batches_of_several_shapes_have_graphs_of_their_own():
         results.append(torch.stack([step(*batch).loss for batch in batches]))
     assert torch.equal(*results)
     assert_same_weights(model, reference)
+
+
+@pytest.mark.gpu
+def test_a_student_and_its_teacher_learn_from_several_views_as_without_graphs():
+    """As DINO does: the teacher follows the student within the loss function, and both see lists of views."""
+
+    def follow_and_compare(student, teacher, views, labels):
+        with torch.no_grad():
+            torch._foreach_lerp_(list(teacher.parameters()), list(student.parameters()), 0.1)
+            taught = teacher(views[0]).softmax(-1)
+        return sum(cross_entropy(student(view), taught) for view in views) + cross_entropy(student(views[0]), labels)
+
+    recipe = T.MultiView([T.RandomHorizontalFlip(), *[[T.RandomCrop(8, padding=1), T.RandomInvert()]] * 3])
+    images = [
+        ((images.cpu() * 32 + 128).clamp(0, 255).byte(), labels.cpu()) for images, labels in make_batches(BATCHES)
+    ]
+    student = SmallNet().cuda()
+    models = [student, copy.deepcopy(student).requires_grad_(requires_grad=False)]
+    results = []
+    for pair, graph in ((models, True), (copy.deepcopy(models), False)):
+        loader = fl.PrefetchLoader(
+            images,
+            transform=T.Compose([recipe, T.Normalize([0.5] * 3, [0.5] * 3)]),
+            static=fl.Static("dynamic", refuse=True),
+        )
+        step = fl.TrainStep(pair, optimizer_of(pair[0]), follow_and_compare, precision="bf16", graph=graph)
+        results.append((torch.stack([step(*batch).loss for _ in range(2) for batch in loader]), pair))
+        step.flush()
+    (losses, models), (expected, references) = results
+    assert torch.equal(losses, expected)
+    for model, reference in zip(models, references, strict=True):
+        assert_same_weights(model, reference)
 
 
 @pytest.mark.gpu

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import copy
+from typing import cast
 
 import torch
 import torchvision
+from torch import nn
 from torch.nn import functional as F  # noqa: N812  (as PyTorch's users write it)
 
+from fastload.bench.harness.window import Step
 from fastload.bench.subjects.loaders import LAYOUT
 from fastload.bench.subjects.training import CLASSES
+from fastload.training.step import TrainStep
 
-__all__ = ["DinoStep"]
+__all__ = ["DinoStep", "dino_loss"]
 
 LARGE = 2  # views; the teacher sees only these
 MOMENTUM = 0.996
@@ -27,30 +31,46 @@ class DinoStep:
 
     def __init__(self, model: str, device: torch.device) -> None:
         torch.manual_seed(0)
-        self.student = torchvision.models.get_model(model, num_classes=CLASSES).to(device, memory_format=LAYOUT).train()
-        self.teacher = copy.deepcopy(self.student).requires_grad_(requires_grad=False)
-        self.optimizer = torch.optim.SGD(self.student.parameters(), lr=0.01, momentum=0.9, fused=True)
-        compiles = device.type == "cuda"
-        self.learn = torch.compile(self.student, dynamic=False) if compiles else self.student
-        self.teach = torch.compile(self.teacher, dynamic=False) if compiles else self.teacher
+        student = torchvision.models.get_model(model, num_classes=CLASSES).to(device, memory_format=LAYOUT).train()
+        teacher = copy.deepcopy(student).requires_grad_(requires_grad=False)
+        self.optimizer = torch.optim.SGD(student.parameters(), lr=0.01, momentum=0.9, fused=True)
+        self.student, self.teacher = student, teacher
+        if device.type == "cuda":
+            self.student = cast(nn.Module, torch.compile(student, dynamic=False))
+            self.teacher = cast(nn.Module, torch.compile(teacher, dynamic=False))
 
-    def __call__(self, views: list[torch.Tensor], labels: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
-        large, small = torch.cat(views[:LARGE]), torch.cat(views[LARGE:])
-        with torch.autocast(large.device.type, torch.bfloat16):
-            with torch.no_grad():
-                taught = F.softmax(self.teach(large) / TEACHER_TEMPERATURE, dim=-1).chunk(LARGE)
-            answers = torch.cat([self.learn(large), self.learn(small)]) / STUDENT_TEMPERATURE
-            learnt = F.log_softmax(answers, dim=-1).chunk(len(views))
-        losses = [
-            -(target * answer).sum(-1).mean()
-            for teacher, target in enumerate(taught)
-            for student, answer in enumerate(learnt)
-            if student != teacher
-        ]
-        loss = torch.stack(losses).mean()
+    def as_graphs(self) -> Step:
+        """Return the same step as CUDA graphs."""
+        step = TrainStep([self.student, self.teacher], self.optimizer, dino_loss, precision="bf16", graph=True)
+        return lambda views, labels: step(views, labels).loss
+
+    def __call__(self, views: list[torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(labels.device.type, torch.bfloat16):
+            loss = dino_loss(self.student, self.teacher, views, labels)
         torch.autograd.backward(loss)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        with torch.no_grad():
-            torch._foreach_lerp_(list(self.teacher.parameters()), list(self.student.parameters()), 1 - MOMENTUM)
         return loss.detach()
+
+
+def dino_loss(
+    student: nn.Module,
+    teacher: nn.Module,
+    views: list[torch.Tensor],
+    labels: torch.Tensor,  # noqa: ARG001  (DINO has none)
+) -> torch.Tensor:
+    """Move the teacher towards the student, and return how far the student's answers are from the teacher's."""
+    with torch.no_grad():
+        torch._foreach_lerp_(list(teacher.parameters()), list(student.parameters()), 1 - MOMENTUM)
+    large, small = torch.cat(views[:LARGE]), torch.cat(views[LARGE:])
+    with torch.no_grad():
+        taught = F.softmax(teacher(large) / TEACHER_TEMPERATURE, dim=-1).chunk(LARGE)
+    answers = torch.cat([student(large), student(small)]) / STUDENT_TEMPERATURE
+    learnt = F.log_softmax(answers, dim=-1).chunk(len(views))
+    losses = [
+        -(target * answer).sum(-1).mean()
+        for teacher_view, target in enumerate(taught)
+        for student_view, answer in enumerate(learnt)
+        if student_view != teacher_view
+    ]
+    return torch.stack(losses).mean()

@@ -42,6 +42,7 @@ class ViewFiles:
 
     Attributes:
         colours: whether colours are changed; without, a crop of a test chart tells where it is from.
+        static: whether ``fastload`` delivers at fixed addresses.
     """
 
     root: Path
@@ -51,6 +52,7 @@ class ViewFiles:
     small: int = 96
     smalls: int = 8
     colours: bool = True
+    static: bool = False
 
     @property
     def sides(self) -> list[int]:
@@ -133,7 +135,7 @@ def fastload(files: ViewFiles) -> Views:
     )
     loader = endless_loader(fl.data.ImageFolder(files.root), files.batch, READING_WORKERS, files.device, fl.collate)
     transform = T.Compose([T.DecodeJpeg(), views])
-    with fl.PrefetchLoader(loader, transform=transform, device=files.device) as batches:
+    with fl.PrefetchLoader(loader, transform=transform, device=files.device, static=files.static) as batches:
         yield from batches
 
 

@@ -8,9 +8,11 @@ the device, measured just before and just after it.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,7 +21,7 @@ from fastload.bench.harness.plan import Plan
 from fastload.bench.harness.row import Row
 from fastload.bench.harness.suite import Sizes, Suite, sizes_on
 from fastload.bench.harness.turns import Figures, by_turns
-from fastload.bench.harness.window import run, timed_window
+from fastload.bench.harness.window import Step, run, timed_window
 from fastload.bench.subjects import training
 from fastload.bench.subjects.dino import DinoStep
 from fastload.bench.subjects.file_windows import SEED, write_photographs
@@ -73,19 +75,31 @@ def measure(plan: Plan[ViewsSize]) -> list[Row]:
         with closing(STAGES_OF_VIEWS["fastload"](files)) as batches:
             run(lambda views, _: views[0][0, 0, 0, 0], batches, size.settling)  # decoders' buffers grow
 
-        def batches_of(name: str) -> Views:
-            return _always(kept) if name == SUITE.baseline else STAGES_OF_VIEWS[name](files)
-
         with cudnn_search():
             step = DinoStep(size.model, plan.device)
+            rows = _train(plan, subjects, files, kept, step)
+            if plan.device.type == "cuda":
+                plan.save(rows)
+                on_device = [name for name in subjects if name != "workers"]
+                rows += _train(plan, on_device, replace(files, static=True), kept, step.as_graphs())
+            return rows
 
-            def window(name: str) -> Figures:
-                warm_up, steps = size.window(name)
-                timed = timed_window(step, batches_of(name), warm_up=warm_up, steps=steps, device=plan.device)
-                return timed.img_per_s(size.batch)
 
-            window(SUITE.baseline)  # compiles the model
-            return by_turns(plan, subjects, window, ratios={"img_per_s": SUITE.baseline}, around=SUITE.baseline)
+def _train(plan: Plan[ViewsSize], subjects: Sequence[str], files: ViewFiles, kept: Any, step: Step) -> list[Row]:
+    """Measure the subjects by turns while they train, with the limit, on the views ``kept``, around each."""
+
+    def window(name: str) -> Figures:
+        batches = _always(kept) if name == SUITE.baseline else STAGES_OF_VIEWS[name](files)
+        warm_up, steps = plan.size.window(name)
+        timed = timed_window(step, batches, warm_up=warm_up, steps=steps, device=plan.device)
+        if files.static:  # the step is a graph, and the allocator does not count what graphs use
+            timed = replace(timed, peak_gib=None)
+        return timed.img_per_s(plan.size.batch)
+
+    window(SUITE.baseline)  # compiles the model, or captures the step
+    variant = "graph" if files.static else "ordinary"
+    ratios, around = {"img_per_s": SUITE.baseline}, SUITE.baseline
+    return by_turns(plan, subjects, window, ratios=ratios, around=around, variant=variant)
 
 
 def check(name: str, size: ViewsSize, device: torch.device) -> None:
