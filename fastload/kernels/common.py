@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from fastload.kernels.spec import Epilogue, Op
@@ -31,6 +32,7 @@ FORMATS = (torch.contiguous_format, torch.channels_last)
 COLOUR_CHANNELS = (1, 3)
 WINDOW_COLUMNS = 10
 ALIGNMENT = 16  # bytes: each image of a Ragged output begins at a multiple
+COPIES = np.float32(1e-3)  # pixels: a blur with this sigma changes nothing
 SMOOTHING_NEIGHBOUR, SMOOTHING_CENTRE = 1 / 13, 5 / 13  # weights of Pillow's SMOOTH filter
 
 
@@ -192,7 +194,7 @@ def gaussian_weights(sigmas: torch.Tensor, kernel_size: int) -> torch.Tensor:
             [0.2741, 0.4519, 0.2741]])
     """
     reach = kernel_size // 2
-    places = torch.arange(-reach, reach + 1) / math.sqrt(2)
-    sigmas = sigmas[:, None]
-    # Sigma 0: the limit, a kernel that copies.
-    return torch.where(sigmas > 0, torch.softmax(-((places / sigmas) ** 2), 1), (places == 0).float())
+    places = np.arange(-reach, reach + 1, dtype=np.float32) / np.float32(math.sqrt(2))
+    # Of a sigma that small, and of 0, all weights but the middle one are exp(-500000) or less: 0, a kernel that copies.
+    heights = np.exp(-((places / np.fmax(sigmas.numpy(), COPIES)[:, None]) ** 2))
+    return torch.from_numpy(heights / heights.sum(1, keepdims=True))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import inf
 from numbers import Real
 
+import numpy as np
 import torch
 
 from fastload.arguments import interval, probability, sides
@@ -50,8 +51,9 @@ class GaussianBlur(Transform):
 
     def sample(self, sizes: torch.Tensor, key: Key) -> torch.Tensor:
         """Standard deviations in pixels, float32 (N,); 0 for images that are not blurred."""
-        numbers = key.uniform(len(sizes), 2)
-        return (between(numbers[:, 0], *self.sigma) * (numbers[:, 1] < self.p)).float()
+        numbers = key.uniform(len(sizes), 2).numpy()
+        sigmas = between(numbers[:, 0], *self.sigma) * (numbers[:, 1] < self.p)
+        return torch.from_numpy(sigmas.astype(np.float32))
 
     def record(self, work: LazyImages, parameters: torch.Tensor) -> None:
         work.blur(parameters, self.kernel_size)

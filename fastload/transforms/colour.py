@@ -83,7 +83,7 @@ class ColorJitter(Transform):
         drawn = key.uniform(len(sizes), self.uniform_count)
         ops = self.ops(drawn)
         if self.p < 1:
-            ops[drawn[:, self.numbers] >= self.p] = Op.NONE
+            ops.numpy()[drawn.numpy()[:, self.numbers] >= self.p] = Op.NONE
         return ops
 
     @property

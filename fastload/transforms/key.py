@@ -124,8 +124,7 @@ class Key:
         if numbers is None or numbers.shape[1] != samples or len(numbers) < count:
             words = self._words(samples, -(-count // 2), UNIFORM)
             numbers = _numbers(words)
-        drawn = torch.from_numpy(numbers[:count].T)
-        return drawn[:, 0] if count == 1 else drawn
+        return torch.from_numpy(numbers[0] if count == 1 else numbers[:count].T)
 
     def drawn(self, samples: int, counts: Mapping[int, int]) -> Key:
         """The same key with numbers drawn ahead: of each sample so many of :meth:`uniform`'s for each ``draw``.

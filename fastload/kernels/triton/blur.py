@@ -7,6 +7,7 @@ read for blurred images: the first launch copies the others.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -88,7 +89,7 @@ def blur(
     out = torch.empty_like(images, dtype=dtype)
     blurred = torch.empty_like(out, dtype=torch.float32)
     kernels = gaussian_weights(sigmas, kernel_size)
-    reaches = (kernels > NEGLIGIBLE).sum(1, dtype=torch.int32) // 2
+    reaches = torch.from_numpy((kernels.numpy() > NEGLIGIBLE).sum(1, dtype=np.int32) // 2)
     kernels, reaches = upload_parameters(images.device, kernels, reaches)
     launch(_rows_kernel, images, out, blurred, kernels, reaches, KERNEL_SIZE=kernel_size)
     launch(_columns_kernel, blurred, out, kernels, reaches, KERNEL_SIZE=kernel_size)
