@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+import numpy as np
 import torch
 
 from fastload.arguments import integer, interpolation_name, number
@@ -50,9 +51,10 @@ OPS = {
     Augmentation.SOLARIZE: Op.SOLARIZE,
     Augmentation.AUTO_CONTRAST: Op.AUTOCONTRAST,
 }
-CODES = torch.tensor([float(OPS.get(each, Op.NONE)) for each in Augmentation])
+CODES = np.array([OPS.get(each, Op.NONE) for each in Augmentation], dtype=np.float32)
+GEOMETRIC = np.arange(Augmentation.SHEAR_X, Augmentation.ROTATE + 1)
 
-THREE = torch.tensor([[Op.GRAYSCALE, 0.0], [Op.SOLARIZE, 0.5], [Op.NONE, 0.0]])  # the last one is the blur
+THREE = np.array([[Op.GRAYSCALE, 0.0], [Op.SOLARIZE, 0.5], [Op.NONE, 0.0]], dtype=np.float32)  # the last is the blur
 
 
 @dataclass(frozen=True)
@@ -86,24 +88,28 @@ class _AutoAugment(Transform):
         colours that meet share passes. All kernels are recorded even if no image uses them, so that an image does not
         depend on the others of its batch.
         """
-        columns = zip(parameters.augmentations.unbind(1), parameters.magnitudes.unbind(1), strict=True)
+        columns = zip(parameters.augmentations.numpy().T, parameters.magnitudes.numpy().T, strict=True)
         for index, (augmentations, magnitudes) in enumerate(columns):
             steps = (self._colour, self._warp, self._sharpen, self._equalize)
             for step in steps if index % 2 == 0 else reversed(steps):
                 step(work, augmentations, magnitudes)
 
-    def _colour(self, work: LazyImages, augmentations: torch.Tensor, magnitudes: torch.Tensor) -> None:
-        amounts = torch.where(_signed(augmentations), 1 + magnitudes, magnitudes).float()
-        work.colour(torch.stack([CODES[augmentations], amounts], dim=1)[:, None])
+    def _colour(self, work: LazyImages, augmentations: np.ndarray, magnitudes: np.ndarray) -> None:
+        ops = np.empty((len(augmentations), 1, 2), dtype=np.float32)
+        ops[:, 0, 0] = CODES[augmentations]
+        ops[:, 0, 1] = np.where(_signed(augmentations), 1 + magnitudes, magnitudes)
+        work.colour(torch.from_numpy(ops))
 
-    def _warp(self, work: LazyImages, augmentations: torch.Tensor, magnitudes: torch.Tensor) -> None:
-        work.warp(inverse_matrices(augmentations, magnitudes, work.sizes), self.interpolation, self.fill)
+    def _warp(self, work: LazyImages, augmentations: np.ndarray, magnitudes: np.ndarray) -> None:
+        matrices = inverse_matrices(augmentations, magnitudes, work.sizes.numpy())
+        work.warp(torch.from_numpy(matrices), self.interpolation, self.fill)
 
-    def _sharpen(self, work: LazyImages, augmentations: torch.Tensor, magnitudes: torch.Tensor) -> None:
-        work.sharpen(torch.where(augmentations == Augmentation.SHARPNESS, 1 + magnitudes, 1.0).float())
+    def _sharpen(self, work: LazyImages, augmentations: np.ndarray, magnitudes: np.ndarray) -> None:
+        factors = np.where(augmentations == Augmentation.SHARPNESS, 1 + magnitudes, 1)
+        work.sharpen(torch.from_numpy(factors.astype(np.float32)))
 
-    def _equalize(self, work: LazyImages, augmentations: torch.Tensor, magnitudes: torch.Tensor) -> None:  # noqa: ARG002
-        work.equalize(augmentations == Augmentation.EQUALIZE)
+    def _equalize(self, work: LazyImages, augmentations: np.ndarray, magnitudes: np.ndarray) -> None:  # noqa: ARG002
+        work.equalize(torch.from_numpy(augmentations == Augmentation.EQUALIZE))
 
 
 class RandAugment(_AutoAugment):
@@ -151,23 +157,24 @@ class RandAugment(_AutoAugment):
         )
 
     def sample(self, sizes: torch.Tensor, key: Key) -> Drawn:
-        numbers = key.uniform(len(sizes), 2 * self.num_ops)
-        augmentations = (numbers[:, : self.num_ops] * len(Augmentation)).long()
-        levels = self._levels[:, self.magnitude].repeat(len(sizes), 1)
-        height, width = sizes.unbind(1)
-        levels[:, Augmentation.TRANSLATE_X] = self._translation(width)
-        levels[:, Augmentation.TRANSLATE_Y] = self._translation(height)
-        return Drawn(
-            augmentations, _with_sign(augmentations, levels.gather(1, augmentations), numbers[:, self.num_ops :])
-        )
+        numbers = key.uniform(len(sizes), 2 * self.num_ops).numpy()
+        augmentations = (numbers[:, : self.num_ops] * len(Augmentation)).astype(np.int64)
+        magnitudes = self._levels[augmentations, self.magnitude]
+        down, right = self._translations(sizes.numpy().T)[:, :, None]
+        magnitudes = np.where(augmentations == Augmentation.TRANSLATE_X, right, magnitudes)
+        magnitudes = np.where(augmentations == Augmentation.TRANSLATE_Y, down, magnitudes)
+        return _drawn(augmentations, magnitudes, numbers[:, self.num_ops :])
 
-    def _translation(self, sides: torch.Tensor) -> torch.Tensor:
+    def _translations(self, sides: np.ndarray) -> np.ndarray:
         """``linspace(0, 150 / 331 * side, bins)[magnitude]``, to the last bit, since it is truncated to pixels."""
-        most = (150 / 331 * sides.double()).float()
+        most = (150 / 331 * sides).astype(np.float32)
         last = self.num_magnitude_bins - 1
-        step = most / last
+        step = most / np.float32(last)
         near_zero = self.magnitude < self.num_magnitude_bins // 2
-        return (step * self.magnitude if near_zero else most - step * (last - self.magnitude)).double()
+        translations: np.ndarray = (
+            step * np.float32(self.magnitude) if near_zero else most - step * np.float32(last - self.magnitude)
+        )
+        return translations
 
 
 class TrivialAugmentWide(_AutoAugment):
@@ -200,10 +207,10 @@ class TrivialAugmentWide(_AutoAugment):
         return f"TrivialAugmentWide({self.num_magnitude_bins}, {self.interpolation!r}, fill={self.fill})"
 
     def sample(self, sizes: torch.Tensor, key: Key) -> Drawn:
-        operation, strength, sign = key.uniform(len(sizes), 3)[:, :, None].unbind(1)
-        augmentations = (operation * len(Augmentation)).long()
-        levels = self._levels[augmentations, (strength * self.num_magnitude_bins).long()]
-        return Drawn(augmentations, _with_sign(augmentations, levels, sign))
+        operation, strength, sign = key.uniform(len(sizes), 3).numpy().T[:, :, None]
+        augmentations = (operation * len(Augmentation)).astype(np.int64)
+        magnitudes = self._levels[augmentations, (strength * self.num_magnitude_bins).astype(np.int64)]
+        return _drawn(augmentations, magnitudes, sign)
 
 
 class ThreeAugment(Transform):
@@ -239,10 +246,11 @@ class ThreeAugment(Transform):
 
     def sample(self, sizes: torch.Tensor, key: Key) -> tuple[torch.Tensor, torch.Tensor]:
         """Standard deviations of the blur, float32 (N,), 0 for no blur; and colour operations, float32 (N, S, 2)."""
-        numbers = key.uniform(len(sizes), 2 + self._jitter.numbers)
-        choice = (numbers[:, 0] * len(THREE)).long()
+        numbers = key.uniform(len(sizes), 2 + self._jitter.numbers).numpy()
+        choice = (numbers[:, 0] * len(THREE)).astype(np.int64)
         sigmas = between(numbers[:, 1], *self.sigma) * (choice == len(THREE) - 1)
-        return sigmas.float(), torch.cat([THREE[choice][:, None], self._jitter.ops(numbers[:, 2:])], dim=1)
+        ops = np.concatenate([THREE[choice][:, None], self._jitter.ops(numbers[:, 2:])], axis=1)
+        return torch.from_numpy(sigmas.astype(np.float32)), torch.from_numpy(ops)
 
     def record(self, work: LazyImages, parameters: tuple[torch.Tensor, torch.Tensor]) -> None:
         sigmas, ops = parameters
@@ -250,31 +258,26 @@ class ThreeAugment(Transform):
         work.colour(ops)
 
 
-def inverse_matrices(augmentations: torch.Tensor, magnitudes: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+def inverse_matrices(augmentations: np.ndarray, magnitudes: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Affine maps from output to input positions, relative to the image's centre: float32 (N, 6), rows x and y.
 
-    >>> inverse_matrices(torch.tensor([Augmentation.TRANSLATE_X]), torch.tensor([3.7]), torch.tensor([[10, 20]]))
-    tensor([[ 1.,  0., -3.,  0.,  1.,  0.]])
+    >>> inverse_matrices(np.array([Augmentation.TRANSLATE_X]), np.array([3.7]), np.array([[10, 20]]))
+    array([[ 1.,  0., -3.,  0.,  1.,  0.]], dtype=float32)
 
     As in torchvision, a shear keeps the top left corner in place, a rotation is anticlockwise about the centre, and a
     translation is by whole pixels. Only the terms of an image's own operation are not 0.
     """
-
-    def magnitude(augmentation: Augmentation) -> torch.Tensor:
-        return torch.where(augmentations == augmentation, magnitudes, 0.0)
-
-    height, width = sizes.double().unbind(1)
-    slope_x, slope_y = magnitude(Augmentation.SHEAR_X), magnitude(Augmentation.SHEAR_Y)
-    right, down = magnitude(Augmentation.TRANSLATE_X).trunc(), magnitude(Augmentation.TRANSLATE_Y).trunc()
-    angle = magnitude(Augmentation.ROTATE).deg2rad()
-    cos, sin = angle.cos(), angle.sin()
+    height, width = sizes.T
+    slope_x, slope_y, right, down, degrees = np.where(augmentations == GEOMETRIC[:, None], magnitudes, 0)
+    angle = np.deg2rad(degrees)
+    cos, sin = np.cos(angle), np.sin(angle)
     # A shear about the corner is a shear about the centre and a shift: the slope times the corner's distance to it.
-    row_x = (cos, slope_x - sin, slope_x * height / 2 - right)
-    row_y = (slope_y + sin, cos, slope_y * width / 2 - down)
-    return torch.stack([*row_x, *row_y], dim=1).float()
+    row_x = (cos, slope_x - sin, slope_x * height / 2 - np.trunc(right))
+    row_y = (slope_y + sin, cos, slope_y * width / 2 - np.trunc(down))
+    return np.stack([*row_x, *row_y], axis=1, dtype=np.float32)
 
 
-def _levels(bins: int, *, slope: float, pixels: float, degrees: float, factor: float, bits: int) -> torch.Tensor:
+def _levels(bins: int, *, slope: float, pixels: float, degrees: float, factor: float, bits: int) -> np.ndarray:
     """All magnitudes of each operation, float64 (14, bins), with the values that torchvision computes in float32."""
 
     def up_to(most: float) -> torch.Tensor:
@@ -287,16 +290,19 @@ def _levels(bins: int, *, slope: float, pixels: float, degrees: float, factor: f
     levels[Augmentation.BRIGHTNESS : Augmentation.SHARPNESS + 1] = up_to(factor)
     levels[Augmentation.POSTERIZE] = (8 - torch.arange(bins) / ((bins - 1) / bits)).round()
     levels[Augmentation.SOLARIZE] = torch.linspace(1.0, 0.0, bins)
-    return levels.double()
+    return levels.double().numpy()
 
 
-def _signed(augmentations: torch.Tensor) -> torch.Tensor:
+def _signed(augmentations: np.ndarray) -> np.ndarray:
+    """Whether an operation's magnitude has a random sign."""
     return (augmentations >= SIGNED[0]) & (augmentations <= SIGNED[1])
 
 
-def _with_sign(augmentations: torch.Tensor, magnitudes: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """Magnitudes, negated where the operation has a sign and ``numbers``, uniform in [0, 1), is below a half."""
-    return torch.where(_signed(augmentations) & (numbers < 0.5), -magnitudes, magnitudes)  # noqa: PLR2004
+def _drawn(augmentations: np.ndarray, magnitudes: np.ndarray, numbers: np.ndarray) -> Drawn:
+    """Magnitudes are negated where the operation has a sign and ``numbers``, uniform in [0, 1), is below a half."""
+    negative = _signed(augmentations) & (numbers < 0.5)  # noqa: PLR2004
+    magnitudes = np.where(negative, -magnitudes, magnitudes)
+    return Drawn(torch.from_numpy(augmentations), torch.from_numpy(magnitudes))
 
 
 def _bins(count: int) -> int:

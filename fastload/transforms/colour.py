@@ -80,26 +80,26 @@ class ColorJitter(Transform):
 
     def sample(self, sizes: torch.Tensor, key: Key) -> torch.Tensor:
         """Each image's S operations in order, float32 (N, S, 2): code (``Op``) and amount."""
-        drawn = key.uniform(len(sizes), self.uniform_count)
+        drawn = key.uniform(len(sizes), self.uniform_count).numpy()
         ops = self.ops(drawn)
         if self.p < 1:
-            ops.numpy()[drawn.numpy()[:, self.numbers] >= self.p] = Op.NONE
-        return ops
+            ops[drawn[:, self.numbers] >= self.p] = Op.NONE
+        return torch.from_numpy(ops)
 
     @property
     def numbers(self) -> int:
         """Random numbers needed for each image."""
         return 2 * len(self.ranges)
 
-    def ops(self, numbers: torch.Tensor) -> torch.Tensor:
+    def ops(self, numbers: np.ndarray) -> np.ndarray:
         """The result of :meth:`sample`, from ``numbers``, (N, ``self.numbers``), uniform in [0, 1)."""
-        count, drawn = len(self.ranges), numbers.numpy()
-        ops = np.empty((len(drawn), count, 2), dtype=np.float32)
+        count = len(self.ranges)
+        ops = np.empty((len(numbers), count, 2), dtype=np.float32)
         for column, (op, bounds) in enumerate(self.ranges.items()):
             ops[:, column, 0] = op
-            ops[:, column, 1] = between(drawn[:, column], *bounds)
-        order = drawn[:, count : 2 * count].argsort(axis=1)
-        return torch.from_numpy(ops[np.arange(len(drawn))[:, None], order])
+            ops[:, column, 1] = between(numbers[:, column], *bounds)
+        order = numbers[:, count : 2 * count].argsort(axis=1)
+        return ops[np.arange(len(numbers))[:, None], order]
 
     def record(self, work: LazyImages, parameters: torch.Tensor) -> None:
         if self.ranges:

@@ -1,5 +1,6 @@
 """RandAugment, TrivialAugmentWide and ThreeAugment, against torchvision's."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -110,7 +111,9 @@ def test_matrices_are_torchvisions(augmentation, size):
     name = torchvision_name(augmentation)
     for level in v2.TrivialAugmentWide._AUGMENTATION_SPACE[name][0](12, *size).tolist():
         for magnitude in (level, -level):
-            matrix = inverse_matrices(torch.tensor([augmentation]), torch.tensor([magnitude]), torch.tensor([size]))
+            matrix = torch.from_numpy(
+                inverse_matrices(np.array([augmentation]), np.array([magnitude]), np.array([size]))
+            )
             grid = F._geometry._affine_grid(matrix.view(1, 2, 3), size[1], size[0], size[1], size[0])
             ours = F._geometry._apply_grid_transform(image, grid, "bilinear", fill=None)
             expected = applied(image, augmentation, magnitude, "bilinear")
@@ -137,7 +140,8 @@ def augmented(image, augmentations, magnitudes, recipe):
 def test_one_augmentation_is_torchvisions(device, recipes, data, batch, key):
     recipe = data.draw(recipes)
     drawn = recipe.sample(sizes_of(batch), key)
-    matrices = inverse_matrices(drawn.augmentations[:, 0], drawn.magnitudes[:, 0], sizes_of(batch))
+    augmentations, magnitudes = drawn.augmentations[:, 0].numpy(), drawn.magnitudes[:, 0].numpy()
+    matrices = torch.from_numpy(inverse_matrices(augmentations, magnitudes, sizes_of(batch).numpy()))
     result = recipe(batch.to(device), key).cpu()
     for n, (augmentations, magnitudes) in enumerate(
         zip(drawn.augmentations.tolist(), drawn.magnitudes.tolist(), strict=True)
