@@ -136,21 +136,20 @@ class RandomCrop(Transform):
     def sample(self, sizes: torch.Tensor, key: Key) -> torch.Tensor:
         """Boxes, int32 (N, 4): top, left, height, width, in the image before padding."""
         left, top, right, bottom = self.padding
-        size = torch.tensor(self.size)
-        before = torch.tensor([top, left])
-        padded = sizes + before + torch.tensor([bottom, right])
-        missing = (size - padded).clamp(min=0)
+        before = np.array([top, left])
+        padded = sizes.numpy() + before + (bottom, right)
+        missing = np.maximum(np.subtract(self.size, padded), 0)
         if self.pad_if_needed:
             before = before + missing
             padded = padded + 2 * missing
         elif missing.any():
-            small = int(missing.any(1).int().argmax())
+            small = int(missing.any(1).argmax())
             raise ValueError(
                 f"a crop of {self.size} must fit into the padded image; image {small} is "
                 f"{tuple(padded[small].tolist())} with its padding: pass pad_if_needed=True, or resize it first"
             )
-        start = torch.from_numpy(corners(key.uniform(len(sizes), 2).numpy(), (padded - size).numpy())) - before
-        return torch.cat([start, size.expand_as(start)], dim=1).int()
+        start = corners(key.uniform(len(sizes), 2).numpy(), padded - self.size) - before
+        return _boxes(start, self.size)
 
     def record(self, work: LazyImages, parameters: torch.Tensor) -> None:
         work.crop(parameters, self.fill)
@@ -179,13 +178,19 @@ class CenterCrop(Transform):
 
     def sample(self, sizes: torch.Tensor, key: Key) -> torch.Tensor:  # noqa: ARG002  (there is nothing to draw)
         """Boxes, int32 (N, 4): top, left, height, width."""
-        size = torch.tensor(self.size)
-        spare = sizes - size
-        start = torch.where(spare < 0, -(-spare // 2), (spare / 2).round().long())
-        return torch.cat([start, size.expand_as(start)], dim=1).int()
+        spare = sizes.numpy() - self.size
+        return _boxes(np.where(spare < 0, -(-spare // 2), np.rint(spare / 2)), self.size)
 
     def record(self, work: LazyImages, parameters: torch.Tensor) -> None:
         work.crop(parameters)
+
+
+def _boxes(start: np.ndarray, size: tuple[int, int]) -> torch.Tensor:
+    """Boxes of one size, int32 (N, 4), that start at (top, left), (N, 2)."""
+    boxes = np.empty((len(start), 4), dtype=np.int32)
+    boxes[:, :2] = start
+    boxes[:, 2:] = size
+    return torch.from_numpy(boxes)
 
 
 def _borders(padding: int | Sequence[int] | None) -> tuple[int, int, int, int]:

@@ -427,8 +427,9 @@ class Normalization:
 
 def one_size(sizes: torch.Tensor) -> Size:
     """Heights and widths, int64 (N, 2), as one size if they are alike."""
-    same = len(sizes) > 0 and bool((sizes == sizes[:1]).all())
-    return (int(sizes[0, 0]), int(sizes[0, 1])) if same else sizes
+    each = sizes.numpy()
+    same = len(each) > 0 and bool((each == each[0]).all())
+    return (int(each[0, 0]), int(each[0, 1])) if same else sizes
 
 
 def _channels(values: tuple[float, ...], like: int | tuple[float, ...]) -> tuple[float, ...]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from fastload.arguments import antialiased, integer, interpolation_name, sides
+from fastload.transforms.geometry import rows_of
 from fastload.transforms.key import Key
 from fastload.transforms.lazy import LazyImages, one_size
 from fastload.transforms.transform import Transform
@@ -66,26 +68,28 @@ class Resize(Transform):
     def sample(self, sizes: torch.Tensor, key: Key) -> torch.Tensor:  # noqa: ARG002  (there is nothing to draw)
         """New height and width of each image, int64 (N, 2)."""
         if isinstance(self.size, tuple):
-            return torch.tensor(self.size).repeat(len(sizes), 1)
+            return rows_of(self.size, len(sizes))
         # Torchvision's formula, with its order of operations: quotients are rounded down, so their last bit matters.
-        short, long = sizes.double().aminmax(dim=1)
+        sides = sizes.numpy().T
+        short, long = sides.min(0).astype(np.float64), sides.max(0).astype(np.float64)
         if self.size is None:
-            new_long = torch.full_like(long, self.max_size or 0)
-            new_short = (new_long * short / long).floor()
+            new_long = np.full_like(long, self.max_size or 0)
+            new_short = np.floor(new_long * short / long)
         else:
-            new_short = torch.full_like(short, self.size)
-            new_long = (new_short * long / short).floor()
+            new_short = np.full_like(short, self.size)
+            new_long = np.floor(new_short * long / short)
             if self.max_size is not None:
                 over = new_long > self.max_size
-                new_short = torch.where(over, (self.max_size * new_short / new_long).floor(), new_short)
-                new_long = new_long.clamp(max=self.max_size)
-        tall = sizes[:, 0] >= sizes[:, 1]
-        height, width = torch.where(tall, new_long, new_short), torch.where(tall, new_short, new_long)
-        return torch.stack([height, width], dim=1).long().clamp(min=1)
+                new_short = np.where(over, np.floor(self.max_size * new_short / new_long), new_short)
+                new_long = np.minimum(new_long, self.max_size)
+        tall = sides[0] >= sides[1]
+        resized = [np.where(tall, new_long, new_short), np.where(tall, new_short, new_long)]
+        return torch.from_numpy(np.maximum(np.stack(resized, axis=1), 1).astype(np.int64))
 
     def record(self, work: LazyImages, parameters: torch.Tensor) -> None:
-        boxes = torch.cat([torch.zeros_like(work.sizes), work.sizes], dim=1).int()
-        work.crop_resize(boxes, one_size(parameters), self.interpolation)
+        boxes = np.zeros((len(parameters), 4), dtype=np.int32)
+        boxes[:, 2:] = work.sizes.numpy()
+        work.crop_resize(torch.from_numpy(boxes), one_size(parameters), self.interpolation)
 
 
 def _side_or_sides(size: int | Sequence[int] | None) -> int | tuple[int, int] | None:
