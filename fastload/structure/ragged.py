@@ -86,10 +86,16 @@ class Ragged:
         """Image ``index``, (C, H, W), in the memory where it lies."""
         if not isinstance(self.memory, torch.Tensor):
             return self.memory[index]
-        address, height, width, *strides = self.table[index].tolist()
-        offset = (address - self.memory.data_ptr()) // self.memory.itemsize
-        shape = (self.channels, height, width)
-        return self.memory.as_strided(shape, strides, self.memory.storage_offset() + offset)
+        return self._views(self.memory, [self.table[index].tolist()])[0]
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        return (self[index] for index in range(len(self)))
+        if not isinstance(self.memory, torch.Tensor):
+            return iter(self.memory)
+        return iter(self._views(self.memory, self.table.tolist()))
+
+    def _views(self, memory: torch.Tensor, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+        start = memory.data_ptr() - memory.storage_offset() * memory.itemsize  # of its storage
+        return [
+            memory.as_strided((self.channels, height, width), strides, (address - start) // memory.itemsize)
+            for address, height, width, *strides in rows
+        ]
