@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableSequence
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from fastload.structure.loaded_types import is_vision
 from fastload.structure.tree import Path, Tree, name_of, retyped
 from fastload.targets.layout import FROM_CORNERS, TO_CORNERS, Layout, Target, of_kind, one_size
 from fastload.targets.rows import PerBox, loses_rows, rows_taken
+from fastload.transforms.geometry import rows_of
 
 __all__ = ["Targets", "matrices_of"]
 
@@ -43,12 +45,13 @@ class Targets:
 
     found: list[Target]
     samples: int
-    corners: torch.Tensor  # float64 (B, 2, 2): least and greatest x and y of the boxes of all images
-    box_rows: torch.Tensor  # int64 (B,): the image of each
-    clips: torch.Tensor  # bool (B,): whether it is clipped to the canvas
-    lost: torch.Tensor  # bool (B,): whether a crop or warp cut it to less than a pixel
-    points: torch.Tensor  # float64 (P, 2)
-    point_rows: torch.Tensor
+    corners: np.ndarray  # float64 (B, 2, 2): least and greatest x and y of the boxes of all images
+    box_rows: np.ndarray  # int64 (B,): the image of each
+    clips: np.ndarray  # bool (B,): whether it is clipped to the canvas
+    had_area: np.ndarray  # bool (B,): as it came
+    lost: np.ndarray  # bool (B,): whether a crop or warp cut it to less than a pixel
+    points: np.ndarray  # float64 (P, 2)
+    point_rows: np.ndarray
     sizes: torch.Tensor | None = None  # of the images, once targets have followed them
     images: Mapping[Path, torch.Tensor] | None = None  # where that is known
 
@@ -67,17 +70,17 @@ class Targets:
         found = list(layout.targets())
         boxes, points = (of_kind(kind, found) for kind in ("BoundingBoxes", "KeyPoints"))
         _check_boxes(boxes)
-        coordinates, box_rows = _flat(boxes, layout.samples, columns=4)
-        corners = coordinates.view(-1, 2, 2)
+        corners, box_rows = _flat(boxes, layout.samples, columns=4)
         places, point_rows = _flat(points, layout.samples, columns=2)
-        clips = [torch.tensor(each.value.clamping_mode is not None).expand(each.count) for each in boxes]
+        clips = np.array([each.value.clamping_mode is not None for each in boxes], dtype=bool)
         return cls(
             found,
             layout.samples,
-            corners,
+            corners.reshape(-1, 2, 2),
             box_rows,
-            clips=torch.cat([torch.empty(0, dtype=torch.bool), *clips]),
-            lost=torch.zeros(len(corners), dtype=torch.bool),
+            clips=clips.repeat(_counts(boxes)),
+            had_area=_have_area(corners),
+            lost=np.zeros(len(corners), dtype=bool),
             points=places,
             point_rows=point_rows,
             images=images,
@@ -108,17 +111,16 @@ class Targets:
             ValueError: ``matrices`` are not for these images, or a target has a canvas of another size than its image.
         """
         self._check(matrices, old_sizes)
-        limits = new_sizes.flip(1).double()
-        corners = _mapped_corners(self.corners, matrices[self.box_rows])
-        clipped = torch.where(
-            self.clips.view(-1, 1, 1), corners.clamp(min=0).minimum(limits[self.box_rows, None]), corners
-        )
+        maps, limits = matrices.numpy(), new_sizes.numpy()[:, ::-1]
+        corners = _mapped_corners(self.corners, maps[self.box_rows])
+        inside = np.minimum(np.maximum(corners, 0), limits[self.box_rows, None])
+        clipped = np.where(self.clips[:, None, None], inside, corners)
         # In float32, so that float64's rounding neither cuts a box nor makes less than a pixel of one.
-        cut = (clipped.float() != corners.float()).flatten(1).any(1) & self.clips
-        large = ((clipped[:, 1] - clipped[:, 0]).float() >= MIN_SIDE).all(1)
-        points = _mapped(self.points, matrices[self.point_rows])
+        cut = (clipped.astype(np.float32) != corners.astype(np.float32)).any((1, 2)) & self.clips
+        large = ((clipped[:, 1] - clipped[:, 0]).astype(np.float32) >= MIN_SIDE).all(1)
+        points = _mapped(self.points, maps[self.point_rows])
         if mirrored is not None:
-            points = points - mirrored.flip(1)[self.point_rows].double()
+            points = points - mirrored.numpy()[self.point_rows, ::-1]
         return replace(self, corners=clipped, points=points, lost=self.lost | cut & ~large, sizes=new_sizes)
 
     def replaced(self, tree: Tree, per_box: PerBox = None) -> Tree:
@@ -135,48 +137,34 @@ class Targets:
         """
         if self.sizes is None:
             return tree
-        moved = tree.replaced(dict(self._values()))
-        return moved.replaced(dict(self._dropped(moved, per_box)))
+        boxes, points = (of_kind(kind, self.found) for kind in ("BoundingBoxes", "KeyPoints"))
+        corners = _Stored.of(self.corners.reshape(-1, 4), boxes)
+        moved = tree.replaced(dict(self._typed(corners)) | dict(self._typed(_Stored.of(self.points, points))))
+        return moved.replaced(dict(self._dropped(moved, corners, per_box)))
 
-    def _dropped(self, tree: Tree, per_box: PerBox) -> Iterator[tuple[Path, Any]]:
+    def _typed(self, stored: _Stored) -> Iterator[tuple[Path, torch.Tensor]]:
+        """Each tensor of boxes or of keypoints as it is now, with all its rows."""
+        assert self.sizes is not None
+        sizes = [(height, width) for height, width in self.sizes.tolist()]
+        for target, values in stored.by_target():
+            canvas = one_size(self.sizes, name_of(target.path)) if target.sample is None else sizes[target.sample]
+            yield target.path, retyped(values, target.value, canvas_size=canvas)
+
+    def _dropped(self, tree: Tree, boxes: _Stored, per_box: PerBox) -> Iterator[tuple[Path, Any]]:
         """The fields of the images that have lost boxes, without the rows of these."""
-        losers = [(target, keep) for target, keep in self._kept(tree) if not keep.all()]
-        layout = Layout.of(tree, self.images) if losers else None
+        keep = ~self.lost & (boxes.have_area() | ~self.had_area)
+        if keep.all():
+            return
+        layout = Layout.of(tree, self.images)
         fields = layout.fields() if layout else {}
-        for target, keep in losers:
-            rows, beside = keep.nonzero().flatten(), fields[target.sample, target.owner]
+        for target, own_keep in zip(boxes.targets, np.split(keep, np.cumsum(boxes.counts)[:-1]), strict=True):
+            if target.sample is None or own_keep.all():
+                continue
+            rows, beside = torch.from_numpy(own_keep.nonzero()[0]), fields[target.sample, target.owner]
             own = next(field for field in beside if field.path == target.path)
             for field in beside:
-                if _length(field.value) == len(keep) and loses_rows(field, own, per_box):
+                if _length(field.value) == len(own_keep) and loses_rows(field, own, per_box):
                     yield field.path, rows_taken(field.value, rows)
-
-    def _kept(self, tree: Tree) -> Iterator[tuple[Target, torch.Tensor]]:
-        """The boxes of each image, and which of them stay, bool (boxes,)."""
-        targets = of_kind("BoundingBoxes", self.found)
-        for target, lost in zip(targets, torch.split(self.lost, [each.count for each in targets]), strict=True):
-            if target.sample is not None:
-                stored = replace(target, value=tree.leaves[target.path])
-                yield target, ~lost & (_have_area(stored.coordinates) | ~_have_area(target.coordinates))
-
-    def _values(self) -> Iterator[tuple[Path, torch.Tensor]]:
-        """Each tensor of boxes and of keypoints as it is now, with all its rows."""
-        for kind, coordinates in (("BoundingBoxes", self.corners.flatten(1)), ("KeyPoints", self.points)):
-            targets = of_kind(kind, self.found)
-            for target, own in zip(targets, torch.split(coordinates, [each.count for each in targets]), strict=True):
-                yield target.path, self._typed(own, target)
-
-    def _typed(self, values: torch.Tensor, target: Target) -> torch.Tensor:
-        like: torch.Tensor = target.value
-        if is_vision(like, "BoundingBoxes"):
-            values = values @ FROM_CORNERS[target.value.format.name]
-        if not like.is_floating_point():
-            values = values.float()  # where 2.9999999999999996 is 3: integers are truncated
-        return retyped(values.to(like.dtype).view(like.shape).to(like.device), like, canvas_size=self._canvas(target))
-
-    def _canvas(self, target: Target) -> tuple[int, int]:
-        assert self.sizes is not None
-        sizes = self.sizes if target.sample is None else self.sizes[target.sample, None]
-        return one_size(sizes, name_of(target.path))
 
     def _check(self, matrices: torch.Tensor, old_sizes: torch.Tensor) -> None:
         if matrices.shape != (self.samples, 2, 3) or old_sizes.shape != (self.samples, 2):
@@ -208,29 +196,86 @@ def matrices_of(windows: torch.Tensor, size: tuple[int, int] | torch.Tensor) -> 
 
     ``windows``, int32 (N, 10), and ``size`` are those of :func:`fastload.kernels.resample`.
     """
-    box, virtual, offset, flip = torch.split(windows.double(), [4, 2, 2, 2], dim=1)
-    sizes = size if isinstance(size, torch.Tensor) else torch.tensor([size]).repeat(len(windows), 1)
+    sizes = rows_of(size, len(windows))
+    box, virtual, offset, flip = np.split(windows.numpy().astype(np.float64), [4, 6, 8], axis=1)
     scale = virtual / box[:, 2:]
     sign = 1 - 2 * flip
-    shift = sign * (-box[:, :2] * scale - offset) + flip * sizes
-    matrices = torch.cat([torch.diag_embed((sign * scale).flip(1)), shift.flip(1)[:, :, None]], dim=2)
-    return matrices, sizes
+    shift = sign * (-box[:, :2] * scale - offset) + flip * sizes.numpy()
+    matrices = np.zeros((len(windows), 2, 3))
+    matrices[:, [1, 0], [1, 0]] = sign * scale  # of y and of x
+    matrices[:, ::-1, 2] = shift
+    return torch.from_numpy(matrices), sizes
 
 
-def _mapped(points: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+def _mapped(points: np.ndarray, matrices: np.ndarray) -> np.ndarray:
     """Points (M, 2), each by its own matrix."""
-    return (matrices[:, :, :2] @ points[:, :, None])[:, :, 0] + matrices[:, :, 2]
+    mapped: np.ndarray = (matrices[:, :, :2] @ points[:, :, None])[:, :, 0] + matrices[:, :, 2]
+    return mapped
 
 
-def _mapped_corners(corners: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+def _mapped_corners(corners: np.ndarray, matrices: np.ndarray) -> np.ndarray:
     """The bounding boxes of mapped boxes: their centres are mapped, their sides reach as far as the map's do."""
     centres = _mapped(corners.mean(1), matrices)
-    halves = (matrices[:, :, :2].abs() @ (corners[:, 1] - corners[:, 0])[:, :, None])[:, :, 0] / 2
-    return torch.stack([centres - halves, centres + halves], dim=1)
+    halves = (np.abs(matrices[:, :, :2]) @ (corners[:, 1] - corners[:, 0])[:, :, None])[:, :, 0] / 2
+    return np.stack([centres - halves, centres + halves], axis=1)
 
 
-def _have_area(boxes: torch.Tensor) -> torch.Tensor:
-    return (boxes[:, 2:] > boxes[:, :2]).all(1)
+def _have_area(boxes: np.ndarray) -> np.ndarray:
+    """Of boxes x1, y1, x2, y2."""
+    areas: np.ndarray = np.all(boxes[:, 2:] > boxes[:, :2], axis=1)
+    return areas
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """Coordinates in the formats and dtypes in which they came.
+
+    All are converted at once to each format and dtype that there is, mostly one: an operation for each image would take
+    longer, and give up the interpreter each time.
+    """
+
+    targets: Sequence[Target]
+    counts: Sequence[int]
+    converted: Mapping[tuple[str | None, torch.dtype], torch.Tensor]
+
+    @classmethod
+    def of(cls, coordinates: np.ndarray, targets: Sequence[Target]) -> _Stored:
+        kinds = {_kind(target) for target in targets}
+        return cls(targets, _counts(targets), {kind: _converted(coordinates, *kind) for kind in kinds})
+
+    def by_target(self) -> Iterator[tuple[Target, torch.Tensor]]:
+        """Each target's own, in its shape and on its device."""
+        split = {kind: torch.split(values, list(self.counts)) for kind, values in self.converted.items()}
+        for place, target in enumerate(self.targets):
+            values, like = split[_kind(target)][place], target.value
+            yield target, values.view(like.shape).to(like.device)
+
+    def have_area(self) -> np.ndarray:
+        """Which boxes have an area as they are stored, bool (B,)."""
+        corners = {
+            (name, dtype): _have_area(values.double().numpy() @ TO_CORNERS[name or "XYXY"])
+            for (name, dtype), values in self.converted.items()
+        }
+        starts = np.cumsum([0, *self.counts])
+        parts = [
+            corners[_kind(target)][start : start + count]
+            for target, start, count in zip(self.targets, starts, self.counts, strict=False)
+        ]
+        return np.concatenate([np.empty(0, dtype=bool), *parts])
+
+
+def _kind(target: Target) -> tuple[str | None, torch.dtype]:
+    return target.format, target.value.dtype
+
+
+def _converted(coordinates: np.ndarray, name: str | None, dtype: torch.dtype) -> torch.Tensor:
+    values = torch.from_numpy(coordinates if name in {None, "XYXY"} else coordinates @ FROM_CORNERS[name])
+    # In float32 first, where 2.9999999999999996 is 3: integers are truncated.
+    return values.to(dtype) if dtype.is_floating_point else values.float().to(dtype)
+
+
+def _counts(targets: Sequence[Target]) -> list[int]:
+    return [target.count for target in targets]
 
 
 def _length(value: Any) -> int | None:
@@ -241,11 +286,11 @@ def _length(value: Any) -> int | None:
     return len(value) if isinstance(value, MutableSequence) else None
 
 
-def _flat(targets: list[Target], samples: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _flat(targets: list[Target], samples: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
     """The coordinates of all targets of a kind, float64 (M, columns), and the image of each row."""
-    coordinates = [torch.empty(0, columns, dtype=torch.float64), *(target.coordinates for target in targets)]
-    rows = [torch.empty(0, dtype=torch.int64), *(target.rows(target.count, samples) for target in targets)]
-    return torch.cat(coordinates), torch.cat(rows)
+    coordinates = [np.empty((0, columns)), *(target.coordinates for target in targets)]
+    rows = [np.empty(0, dtype=np.int64), *(target.rows(target.count, samples) for target in targets)]
+    return np.concatenate(coordinates), np.concatenate(rows)
 
 
 def _check_boxes(boxes: list[Target]) -> None:

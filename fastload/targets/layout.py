@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterator, Mapping, MutableSequence, Sequen
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from fastload.structure.images import find_images, is_single
@@ -21,11 +22,11 @@ ENTRIES = (torch.Tensor, tuple, MutableSequence)  # what may have a row for each
 
 # What rows of boxes of each format are multiplied by to become x1, y1, x2, y2.
 TO_CORNERS = {
-    "XYXY": torch.eye(4, dtype=torch.float64),
-    "XYWH": torch.tensor([[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 1]], dtype=torch.float64),
-    "CXCYWH": torch.tensor([[1, 0, 1, 0], [0, 1, 0, 1], [-0.5, 0, 0.5, 0], [0, -0.5, 0, 0.5]], dtype=torch.float64),
+    "XYXY": np.eye(4),
+    "XYWH": np.array([[1.0, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 1]]),
+    "CXCYWH": np.array([[1.0, 0, 1, 0], [0, 1, 0, 1], [-0.5, 0, 0.5, 0], [0, -0.5, 0, 0.5]]),
 }
-FROM_CORNERS = {name: matrix.inverse() for name, matrix in TO_CORNERS.items()}
+FROM_CORNERS = {name: np.linalg.inv(matrix) for name, matrix in TO_CORNERS.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,18 +53,21 @@ class Target:
         return len("xyxy") if is_vision(self.value, "BoundingBoxes") else len("xy")
 
     @property
-    def coordinates(self) -> torch.Tensor:
-        """x1, y1, x2, y2 of the boxes, or x, y of the points, float64 on the CPU."""
-        values: torch.Tensor = (
-            self.value.as_subclass(torch.Tensor).to("cpu", torch.float64).reshape(self.count, self._columns)
-        )
-        return values @ TO_CORNERS[self.value.format.name] if is_vision(self.value, "BoundingBoxes") else values
+    def format(self) -> str | None:
+        """Of boxes; None for points."""
+        return self.value.format.name if is_vision(self.value, "BoundingBoxes") else None
 
-    def rows(self, count: int, samples: int) -> torch.Tensor:
+    @property
+    def coordinates(self) -> np.ndarray:
+        """x1, y1, x2, y2 of the boxes, or x, y of the points, float64."""
+        values = _numbers(self.value).reshape(self.count, self._columns)
+        return values if self.format in {None, "XYXY"} else values @ TO_CORNERS[self.format]
+
+    def rows(self, count: int, samples: int) -> np.ndarray:
         """The image of each of ``count`` boxes, points or masks, int64 (count,)."""
         if self.sample is not None:
-            return torch.full((count,), self.sample)
-        return torch.arange(samples).repeat_interleave(count // max(samples, 1))
+            return np.full(count, self.sample)
+        return np.arange(samples).repeat(count // max(samples, 1))
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,14 @@ class Layout:
         container = self.entries.get(tuple(owner))
         names: Sequence[str] | None = getattr(container, "_fields", None)
         return key if names is None else names[key]  # type: ignore[call-overload]
+
+
+def _numbers(value: torch.Tensor) -> np.ndarray:
+    """The values as float64, without an operation of PyTorch where that can be: there is a tensor for each image."""
+    if value.is_cpu and value.dtype is not torch.bfloat16:  # which NumPy has not
+        return value.detach().numpy().astype(np.float64)
+    numbers: np.ndarray = value.detach().to("cpu", torch.float64).numpy()
+    return numbers
 
 
 def of_kind(kind: str, targets: Sequence[Target]) -> list[Target]:

@@ -96,7 +96,7 @@ def _moved(
     *leading, height, width = mask.shape
     count = mask.shape[:-2].numel()
     planes = mask.reshape(-1).view(torch.uint8).view(count, height, width, mask.itemsize).permute(0, 3, 1, 2)
-    rows = target.rows(count, samples)
+    rows = torch.from_numpy(target.rows(count, samples))
     if not count:  # one more, which tells of what size none come back
         planes, rows = planes.new_zeros(1, *planes.shape[1:]), torch.tensor([target.sample or 0])
     if fill:
