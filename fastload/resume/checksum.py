@@ -42,7 +42,7 @@ def _part_of(leaf: Any) -> bytes | None:
 
 
 def _part_of_tensor(tensor: torch.Tensor) -> bytes | None:
-    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.is_quantized:
+    if tensor.device.type != "cpu" or not _has_plain_bytes(tensor):
         return None
     if tensor.requires_grad or type(tensor) is not torch.Tensor:
         tensor = tensor.detach().as_subclass(torch.Tensor)
@@ -50,3 +50,8 @@ def _part_of_tensor(tensor: torch.Tensor) -> bytes | None:
         tensor = tensor[(slice(1),) * (tensor.ndim - 1)].contiguous()  # one row, which is copied
     values = tensor.view(-1).view(torch.uint8).numpy()
     return bytes(values[:BYTES]) + bytes(values[BYTES:][-BYTES:])
+
+
+def _has_plain_bytes(tensor: torch.Tensor) -> bool:
+    is_lazy = tensor.is_conj() or tensor.is_neg()  # the bytes are those before it
+    return tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_nested or is_lazy)

@@ -22,5 +22,5 @@ def note_contents(tree: Tree, times: BatchTimes) -> None:
                 times.images = "files"
             elif isinstance(leaf, torch.Tensor):
                 times.bytes += leaf.numel() * leaf.element_size()
-                times.samples = times.samples or (len(leaf) if leaf.dim() else 0)
+                times.samples = times.samples or (leaf.size(0) if leaf.dim() else 0)
                 times.images = times.images or str(leaf.dtype).removeprefix("torch.")

@@ -43,3 +43,21 @@ def test_what_holds_no_values_at_hand_has_none(batch):
 
 def test_an_empty_tensor_has_one():
     assert checksum(torch.zeros(0, 3)) is not None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.tensor([1 + 2j, 3 - 1j]).conj(),
+        torch.tensor(1j).conj(),
+        torch._neg_view(torch.tensor([1.0, 2.0])),
+        torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)]),
+    ],
+    ids=["conjugated", "conjugated, one number", "negated", "nested"],
+)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_tensors_without_plain_bytes_are_delivered_as_they_are(value):
+    (delivered,) = fl.PrefetchLoader([value], device="cpu")
+    assert delivered.is_nested == value.is_nested
+    parts, expected = ((each.unbind() if each.is_nested else [each]) for each in (delivered, value))
+    assert all(torch.equal(one + 0, other + 0) for one, other in zip(parts, expected, strict=True))
