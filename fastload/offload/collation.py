@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import default_collate
 
 from fastload.data.packing import Decoded, pack
+from fastload.data.unstacked import Unstacked
 from fastload.data.vision_collate import collate_vision
 from fastload.offload.error import CannotOffloadError
 from fastload.offload.handover import HandedImage, HandedImages
@@ -68,11 +69,18 @@ def _are_listed(value: Any) -> bool:
     return isinstance(value, list | tuple) and bool(value) and all(isinstance(each, HandedImage) for each in value)
 
 
-def _stacked(images: list[torch.Tensor]) -> torch.Tensor | list[torch.Tensor]:
-    if all(image.shape == images[0].shape and image.dtype is images[0].dtype for image in images):
+def _stacked(images: list[torch.Tensor]) -> torch.Tensor | Unstacked:
+    kinds = sorted({(len(image), str(image.dtype)) for image in images})
+    if len(kinds) > 1:
+        got = " and ".join(f"{dtype} ({channels}, H, W)" for channels, dtype in kinds)
+        raise CannotOffloadError(
+            f"collate_fn stacks images that differ in more than their sizes: {got}. Convert them to one kind in the "
+            'data set, such as Image.open(path).convert("RGB")'
+        )
+    if all(image.shape == images[0].shape for image in images):
         batch: torch.Tensor = default_collate(images)
         return batch
-    return images
+    return Unstacked(images)
 
 
 def _decoded(image: torch.Tensor) -> Decoded:

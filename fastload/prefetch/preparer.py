@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fastload.data.encoded import EncodedImages
+from fastload.data.unstacked import Unstacked
 from fastload.prefetch.image_group import ImageGroup, ImagePlaces, places_of, skip_together
 from fastload.prefetch.item import Item
 from fastload.stats.contents import note_contents
@@ -107,7 +108,7 @@ class Preparer:
             for group in groups:
                 places = group.places
                 transform.run(group.batch, self._key.from_sample(places.sample).for_view(places.view))
-                results |= _returned(group.batch, {path: images[path] for path in places.paths})
+                results |= _returned(group.batch, {path: images[path] for path in places.paths}, tree)
                 most = max(most, places.sample + group.samples)
         self._key = self._key.advanced(most)
         self._samples += most
@@ -166,12 +167,15 @@ class Preparer:
         return "\n".join(filter(None, remarks)) or None
 
 
-def _returned(group: Batch, images: dict[Path, Any]) -> dict[Path, Any]:
+def _returned(group: Batch, images: dict[Path, Any], tree: Tree) -> dict[Path, Any]:
     """The transformed images by the paths of those that they were."""
     result = group.result()
+    first = next(iter(images))
+    if isinstance(tree.holder(first), Unstacked):
+        return {first[:-1]: result}
     if len(images) == 1:
-        container = getattr(next(iter(images.values())), "container", None)  # of files
-        return dict.fromkeys(images, result if container is None or group.views else container(result))
+        container = getattr(images[first], "container", None)  # of files
+        return {first: result if container is None or group.views else container(result)}
     if group.views:
         raise TypeError(
             f"T.MultiView takes a batch of images or of files; got a list of {len(images)} images: stack them in "

@@ -73,8 +73,16 @@ class Tree:
     def replaced(self, values: Mapping[Path, Any]) -> Tree:
         """The same with other values at some paths, of leaves or of whole containers."""
         tree = Tree({**self.leaves, **values}, self.root)
-        has_containers = any(_is_container(value) for value in values.values())
-        return tree_flatten(tree_unflatten(tree)) if has_containers else tree
+        are_leaves = all(path in self.leaves and not _is_container(value) for path, value in values.items())
+        return tree if are_leaves else tree_flatten(tree_unflatten(tree))
+
+    def holder(self, path: Path) -> Any:
+        """The container that holds the leaf at ``path``; None if the leaf is the whole batch."""
+        node = self.root
+        for key in path[:-1]:
+            assert node is not None
+            node = next(inner for name, _, _, inner in node.children if name == key)
+        return None if node is None else node.container
 
     def walk(self) -> Iterator[tuple[Path, Any]]:
         """All containers and leaves with their paths, outer before inner."""

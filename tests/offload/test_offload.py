@@ -236,6 +236,54 @@ def test_images_that_are_no_files_go_as_pixels():
         assert_near(ours[0], theirs[0])
 
 
+class Sizes(Dataset):
+    """Images of different sizes that no worker can leave undecoded, as those of PNG files."""
+
+    def __init__(self, transform):
+        self.transform = transform
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        pixels = np.random.default_rng(index).integers(0, 256, (48 + index, 60 - index, 3), dtype=np.uint8)
+        return self.transform(Image.fromarray(pixels)), index
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_decoded_images_of_different_sizes_are_one_batch_as_collate_made_them(workers):
+    loader = loader_of(Sizes(evaluation()), workers)
+    for ours, theirs in zip(fl.offload(loader, device="cpu"), loader_of(Sizes(evaluation()), workers), strict=True):
+        assert isinstance(ours[0], torch.Tensor)
+        assert ours[0].shape == theirs[0].shape
+        assert_near(ours[0], theirs[0])
+
+
+def test_decoded_images_of_different_sizes_can_be_mixed_and_seen_in_several_views():
+    views = T.MultiView([T.RandomHorizontalFlip()] * 2)
+    loader = fl.offload(
+        loader_of(Sizes(evaluation())), transform=T.Compose([T.MixUp(num_classes=6), views]), device="cpu"
+    )
+    for (one, other), labels in loader:
+        assert one.shape == other.shape == (len(labels), 3, 32, 32)
+        assert labels.sum(1).allclose(torch.ones(len(labels)))
+
+
+def test_decoded_images_of_different_sizes_stay_a_list_where_nothing_gives_them_one_size():
+    whole = v2.Compose([v2.RandomHorizontalFlip(), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+    images, numbers = next(iter(fl.offload(DataLoader(Sizes(whole), 4), device="cpu")))
+    assert [tuple(image.shape) for image in images] == [(3, 48 + n, 60 - n) for n in numbers.tolist()]
+
+
+def test_a_stack_of_grey_and_coloured_images_is_refused_as_collate_refuses_it():
+    class Modes(Sizes):
+        def __getitem__(self, index):
+            return self.transform(Image.new("L" if index % 2 else "RGB", (40, 40 + index))), index
+
+    with pytest.raises(TypeError, match=r"\(1, H, W\) and torch.uint8 \(3, H, W\)"):
+        list(fl.offload(DataLoader(Modes(evaluation()), 4), device="cpu"))
+
+
 def test_two_views_of_a_sample_are_both_transformed(pairs):
     class Views(Pairs):
         def __getitem__(self, index):
