@@ -29,9 +29,10 @@ class Op(IntEnum):
     GRAYSCALE = 4  # none
     SOLARIZE = 5  # threshold, 0 to 1
     POSTERIZE = 6  # bits, 0 to 8
-    INVERT = 7  # none
-    CONTRAST = 8  # factor; needs the mean of the grey image
-    AUTOCONTRAST = 9  # none; needs each channel's minimum and maximum
+    POSTERIZE_BYTES = 7  # the same, for images of bytes: the values are rounded to k / 255 before
+    INVERT = 8  # none
+    CONTRAST = 9  # factor; needs the mean of the grey image
+    AUTOCONTRAST = 10  # greatest span of a channel that stays as it is; needs each channel's minimum and maximum
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import torch
 
 from fastload.arguments import integer, interpolation_name, number
 from fastload.kernels.spec import Op
+from fastload.transforms.amounts import flat_span, posterize_op, solarize_threshold
 from fastload.transforms.blur import kernel_side, sigma_range
 from fastload.transforms.colour import ColorJitter
 from fastload.transforms.fill import Fill, FillArgument
@@ -96,8 +97,13 @@ class _AutoAugment(Transform):
 
     def _colour(self, work: LazyImages, augmentations: np.ndarray, magnitudes: np.ndarray) -> None:
         ops = np.empty((len(augmentations), 1, 2), dtype=np.float32)
-        ops[:, 0, 0] = CODES[augmentations]
-        ops[:, 0, 1] = np.where(_signed(augmentations), 1 + magnitudes, magnitudes)
+        codes, amounts = ops[:, 0].T
+        codes[:] = CODES[augmentations]
+        codes[augmentations == Augmentation.POSTERIZE] = posterize_op(work)
+        amounts[:] = np.where(_signed(augmentations), 1 + magnitudes, magnitudes)
+        solarized = augmentations == Augmentation.SOLARIZE
+        amounts[solarized] = solarize_threshold(magnitudes[solarized], work)
+        amounts[augmentations == Augmentation.AUTO_CONTRAST] = flat_span(work)
         work.colour(torch.from_numpy(ops))
 
     def _warp(self, work: LazyImages, augmentations: np.ndarray, magnitudes: np.ndarray) -> None:

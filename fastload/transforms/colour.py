@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, inf
+from math import inf
 from numbers import Real
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 
 from fastload.arguments import integer, interval, number, probability
 from fastload.kernels.spec import Op
+from fastload.transforms.amounts import flat_span, posterize_op, solarize_threshold
 from fastload.transforms.key import Key
 from fastload.transforms.lazy import LazyImages
 from fastload.transforms.sampling import between
@@ -111,13 +112,13 @@ class _RandomColour(WithProbability):
 
     op: Op
 
-    def amount(self, work: LazyImages) -> float:  # noqa: ARG002  (subclasses use it)
-        """The operation's amount, in the units that ``Op`` states."""
-        return 0.0
+    def operation(self, work: LazyImages) -> tuple[Op, float]:  # noqa: ARG002  (subclasses use it)
+        """The operation and its amount, in the units that ``Op`` states."""
+        return self.op, 0.0
 
     def record(self, work: LazyImages, parameters: torch.Tensor) -> None:
         ops = np.zeros((len(parameters), 1, 2), dtype=np.float32)
-        ops[parameters.numpy()] = self.op, self.amount(work)
+        ops[parameters.numpy()] = self.operation(work)
         work.colour(torch.from_numpy(ops))
 
 
@@ -186,14 +187,15 @@ class RandomAutocontrast(_RandomColour):
     >>> RandomAutocontrast(p=1.0)(torch.tensor([[[[0.25, 0.5, 0.75]]]]))
     tensor([[[[0.0000, 0.5000, 1.0000]]]])
 
-    The least value of a channel becomes 0, the greatest 1 (255 in uint8). A channel of one value stays as it is. Images
-    are uint8, or floating-point from 0 to 1.
+    The least value of a channel becomes 0, the greatest 1 (255 in uint8). A channel of one value stays as it is, also
+    where a resize before it has left rounding errors. Images are uint8, or floating-point from 0 to 1.
 
     Raises:
         ValueError: ``p`` is not in [0, 1].
     """
 
-    op = Op.AUTOCONTRAST
+    def operation(self, work: LazyImages) -> tuple[Op, float]:
+        return Op.AUTOCONTRAST, flat_span(work)
 
 
 class RandomSolarize(_RandomColour):
@@ -209,8 +211,6 @@ class RandomSolarize(_RandomColour):
             and ``threshold`` is above 1.
     """
 
-    op = Op.SOLARIZE
-
     def __init__(self, threshold: float, p: float = 0.5) -> None:
         super().__init__(p)
         self.threshold = number("threshold", threshold, 0, 255)
@@ -218,10 +218,12 @@ class RandomSolarize(_RandomColour):
     def __repr__(self) -> str:
         return f"RandomSolarize({self.threshold}, p={self.p})"
 
-    def amount(self, work: LazyImages) -> float:
-        if work.dtype is not torch.uint8:
-            return number("threshold for floating-point images", self.threshold, 0, 1)
-        return (ceil(self.threshold) - 0.5) / 255  # halfway between two levels: the rounding of x / 255 cannot matter
+    def operation(self, work: LazyImages) -> tuple[Op, float]:
+        if work.dtype is torch.uint8:
+            threshold = self.threshold / 255
+        else:
+            threshold = number("threshold for floating-point images", self.threshold, 0, 1)
+        return Op.SOLARIZE, float(solarize_threshold(threshold, work))
 
 
 class RandomPosterize(_RandomColour):
@@ -236,8 +238,6 @@ class RandomPosterize(_RandomColour):
         ValueError: ``p`` is not in [0, 1], or ``bits`` is not an int from 0 to 8.
     """
 
-    op = Op.POSTERIZE
-
     def __init__(self, bits: int, p: float = 0.5) -> None:
         super().__init__(p)
         self.bits = integer("bits", bits, 0, BITS)
@@ -245,8 +245,8 @@ class RandomPosterize(_RandomColour):
     def __repr__(self) -> str:
         return f"RandomPosterize({self.bits}, p={self.p})"
 
-    def amount(self, work: LazyImages) -> float:  # noqa: ARG002
-        return float(self.bits)
+    def operation(self, work: LazyImages) -> tuple[Op, float]:
+        return posterize_op(work), float(self.bits)
 
 
 def _factor_range(name: str, given: Range) -> tuple[float, float] | None:

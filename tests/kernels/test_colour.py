@@ -30,11 +30,13 @@ TORCHVISION = {
     Op.GRAYSCALE: lambda image, _: F.rgb_to_grayscale(image, num_output_channels=len(image)),
     Op.SOLARIZE: F.solarize,
     Op.POSTERIZE: lambda image, bits: F.posterize(image, int(bits)),
+    Op.POSTERIZE_BYTES: lambda image, bits: F.posterize((255 * image).round().byte(), int(bits)) / 255,
     Op.INVERT: lambda image, _: F.invert(image),
     Op.CONTRAST: F.adjust_contrast,
     Op.AUTOCONTRAST: lambda image, _: F.autocontrast(image),
 }
-JUMPS = (Op.SOLARIZE, Op.POSTERIZE)  # where a rounding error may decide which side of a step a value is on
+# Where a rounding error may decide which side of a step a value is on.
+JUMPS = (Op.SOLARIZE, Op.POSTERIZE, Op.POSTERIZE_BYTES)
 
 
 def kernel(*args, **kwargs):
@@ -52,7 +54,8 @@ def drawn(generator, count, channels, height, width):
 
 def amount(op, generator):
     number = float(torch.rand((), generator=generator))
-    amounts = {Op.HUE: number - 0.5, Op.SOLARIZE: round(number * 255) / 255, Op.POSTERIZE: int(number * 9)}
+    amounts = {Op.HUE: number - 0.5, Op.SOLARIZE: round(number * 255) / 255, Op.AUTOCONTRAST: 0}
+    amounts |= dict.fromkeys((Op.POSTERIZE, Op.POSTERIZE_BYTES), int(number * 9))
     return amounts.get(op, 2 * number)
 
 
@@ -94,6 +97,15 @@ def test_every_operation_is_torchvisions(device, op, channels, height, width, se
         for image, number, actual in zip(images, amounts, out, strict=True):
             expected = TORCHVISION[op](image, number)
             torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("device", HERE)
+def test_autocontrast_keeps_a_channel_that_spans_no_more_than_its_amount(device):
+    image = torch.tensor([[0.5, 0.501], [0.25, 0.75], [1.0, 1.0]]).view(1, 3, 1, 2).to(device)
+    expected = torch.tensor([[0.5, 0.501], [0.0, 1.0], [1.0, 1.0]]).view(1, 3, 1, 2)
+    epilogue = Epilogue(program=program([[(Op.AUTOCONTRAST, 0.002)]]), dtype=torch.float32)
+    for colour in (reference.colour, kernel):
+        torch.testing.assert_close(run(colour, image, epilogue).cpu(), expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("device", HERE)

@@ -60,6 +60,15 @@ def test_an_image_with_factor_1_is_copied(device):
 
 
 @pytest.mark.parametrize("device", HERE)
+def test_values_beyond_0_and_1_are_kept_where_the_factor_is_1(device):
+    images = torch.tensor([-0.5, 0.5, 1.5]).view(1, 1, 1, 3).expand(2, 3, 3, 3).to(device)
+    for sharpen in (reference("sharpen"), kernel("sharpen")):
+        kept, sharpened = sharpen(images, torch.tensor([1.0, 1.5]))
+        assert torch.equal(kept, images[0])
+        assert (sharpened.min(), sharpened.max()) == (0, 1)
+
+
+@pytest.mark.parametrize("device", HERE)
 @pytest.mark.parametrize("size", [(1, 1), (2, 9), (9, 2)])
 def test_an_image_that_is_all_border_is_copied(device, size):
     assert_copied("sharpen", batch(2, 3, *size, "noise", seed=0), torch.zeros(2), device=device)

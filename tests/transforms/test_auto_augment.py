@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torchvision.transforms import InterpolationMode, v2
 
 from fastload.kernels.spec import Op
+from fastload.transforms import Compose, RandomResizedCrop
 from fastload.transforms.auto_augment import (
     Augmentation,
     RandAugment,
@@ -154,6 +155,19 @@ def test_one_augmentation_is_torchvisions(device, recipes, data, batch, key):
         else:
             tolerance = RESAMPLED if geometric else POINTWISE
             torch.testing.assert_close(result[n], expected, atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("before", [[], [RandomResizedCrop(6)]], ids=["alone", "behind a resize"])
+def test_every_level_of_uint8_becomes_torchvisions(device, before):
+    levels = torch.arange(256, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 6, 6).to(device)
+    for magnitude in range(31):
+        recipe = RandAugment(1, magnitude)
+        drawn = recipe.sample(sizes_of(levels), KEY.for_draw(len(before)))
+        for level, ours in enumerate(Compose([*before, recipe])(levels, KEY)):
+            if (augmentation := drawn.augmentations[level].item()) in THRESHOLDS:
+                expected = applied(levels[level], augmentation, drawn.magnitudes[level].item())
+                assert torch.equal(ours, expected), (Augmentation(augmentation).name, magnitude, level)
 
 
 @pytest.mark.parametrize("device", DEVICES)

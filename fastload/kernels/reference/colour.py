@@ -73,15 +73,20 @@ def _operated(values: torch.Tensor, op: Op, amount: float, previous: torch.Tenso
         case Op.SOLARIZE:
             return torch.where(values >= amount, 1 - values, values)
         case Op.POSTERIZE:
-            levels = 1 << int(amount)
-            return (values * levels).floor().clamp(0, levels - 1) / levels
+            return _posterized(values, 1 << int(amount))
+        case Op.POSTERIZE_BYTES:  # byte k becomes (k + 0.5) / 256: the middle of what it stands for
+            return _posterized((255 * values + 0.5) / 256, 1 << int(amount)) * (256 / 255)
         case Op.INVERT:
             return 1 - values
         case Op.CONTRAST if previous is not None:
             return _blended(values, previous[0], amount)
         case Op.AUTOCONTRAST if previous is not None:
-            return _stretched(values, previous[1:4], previous[4:])
+            return _stretched(values, previous[1:4], previous[4:], amount)
     return values
+
+
+def _posterized(values: torch.Tensor, levels: int) -> torch.Tensor:
+    return (values * levels).floor().clamp(0, levels - 1) / levels
 
 
 def _blended(values: torch.Tensor, other: torch.Tensor, factor: float) -> torch.Tensor:
@@ -115,10 +120,11 @@ def turned(values: torch.Tensor, turns: float) -> torch.Tensor:
     return (top - span * (distances - 1).clamp(0, 1)).clamp(0, 1)
 
 
-def _stretched(values: torch.Tensor, least: torch.Tensor, greatest: torch.Tensor) -> torch.Tensor:
+def _stretched(values: torch.Tensor, least: torch.Tensor, greatest: torch.Tensor, flat_span: float) -> torch.Tensor:
     least, greatest = (numbers[: len(values)].view(-1, 1, 1) for numbers in (least, greatest))
-    flat = least == greatest
-    span = torch.where(flat, 1, greatest - least)
+    span = greatest - least
+    flat = span <= flat_span
+    span = torch.where(flat, 1, span)
     return ((values - torch.where(flat, 0, least)) / span).clamp(0, 1)
 
 

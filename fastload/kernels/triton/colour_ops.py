@@ -49,12 +49,14 @@ def solarize(values, threshold):
 
 
 @triton.jit
-def posterize(values, bits):
+def posterize(values, bits, of_bytes):
+    """Of bytes, k / 255 counts as (k + 0.5) / 256, the middle of what the byte stands for; see ``reference.colour``."""
     levels = (1 << bits.to(tl.int32)).to(tl.float32)
+    scale, shift = tl.where(of_bytes, 255 / 256, 1.0), tl.where(of_bytes, 0.5 / 256, 0.0)
     out = ()
     for c in tl.static_range(len(values)):
-        level = tl.minimum(tl.maximum(tl.floor(values[c] * levels), 0.0), levels - 1)
-        out += (level / levels,)
+        level = tl.minimum(tl.maximum(tl.floor((values[c] * scale + shift) * levels), 0.0), levels - 1)
+        out += (level / (levels * scale),)
     return out
 
 
@@ -88,12 +90,12 @@ def turn_hue(values, turns):
 
 
 @triton.jit
-def stretch(values, least, greatest):
-    """Autocontrast: map each channel's minimum to 0 and maximum to 1; keep a channel whose values are all equal."""
+def stretch(values, least, greatest, flat_span):
+    """Autocontrast: map each channel's minimum to 0 and maximum to 1, unless it spans ``flat_span`` or less."""
     out = ()
     for c in tl.static_range(len(values)):
         span = greatest[c] - least[c]
-        flat = span == 0
+        flat = span <= flat_span
         scale = 1 / tl.where(flat, 1.0, span)
         out += (_clamp((values[c] - tl.where(flat, 0.0, least[c])) * scale),)
     return out

@@ -61,6 +61,7 @@ HUE = tl.constexpr(int(Op.HUE))
 GRAYSCALE = tl.constexpr(int(Op.GRAYSCALE))
 SOLARIZE = tl.constexpr(int(Op.SOLARIZE))
 POSTERIZE = tl.constexpr(int(Op.POSTERIZE))
+POSTERIZE_BYTES = tl.constexpr(int(Op.POSTERIZE_BYTES))
 INVERT = tl.constexpr(int(Op.INVERT))
 CONTRAST = tl.constexpr(int(Op.CONTRAST))
 AUTOCONTRAST = tl.constexpr(int(Op.AUTOCONTRAST))
@@ -160,14 +161,14 @@ def _apply_op(values, code, amount, mean, n, previous):
         values = grayscale(values)
     elif code == SOLARIZE:
         values = solarize(values, amount)
-    elif code == POSTERIZE:
-        values = posterize(values, amount)
+    elif (code == POSTERIZE) | (code == POSTERIZE_BYTES):
+        values = posterize(values, amount, code == POSTERIZE_BYTES)
     elif code == INVERT:
         values = invert(values)
     if previous is not None:  # noqa: SIM102  (a compile-time condition; the next is one at run time)
         if code == AUTOCONTRAST:
             least, greatest = _extremes(previous, n, len(values))
-            values = stretch(values, least, greatest)
+            values = stretch(values, least, greatest, amount)
     return values
 
 

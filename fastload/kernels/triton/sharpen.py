@@ -38,7 +38,8 @@ def _sharpen_kernel(
                 at = offset(strides, n, c, y + (i // 3 - 1), x + (i % 3 - 1))
                 smooth += read(images, at, inner) * NEIGHBOUR
         values += tl.where(inner, away * (smooth - values), 0)
-    write(out, offset(out_strides, n, c, y, x), tl.minimum(tl.maximum(values, 0.0), 1.0), inside)
+        values = tl.minimum(tl.maximum(values, 0.0), 1.0)
+    write(out, offset(out_strides, n, c, y, x), values, inside)
 
 
 def sharpen(images: torch.Tensor, factors: torch.Tensor, *, dtype: torch.dtype = torch.float32) -> torch.Tensor:
