@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data import ConcatDataset, Dataset
 
 from fastload.offload.error import CannotOffloadError
 from fastload.offload.hugging_face import is_of_hugging_face, place_in_hugging_face
+from fastload.offload.opening import undecoded_jpegs
 from fastload.offload.place import Place
-from fastload.offload.undecoded import undecoded_jpegs
 from fastload.structure.loaded_types import loaded_types
 
 __all__ = ["FileDataset", "transform_of"]
@@ -100,6 +101,9 @@ def _copy(original: Any, **attributes: Any) -> Any:
 class FileDataset(Dataset[Any]):
     """A data set whose JPEG files stay undecoded where the data set would only have decoded them.
 
+    Where it fails, it is asked again, with images that stand for bad files: a file that it only opens and converts is
+    handed over then, and meets its error where files are decoded.
+
     Attributes:
         dataset: the data set. All other attributes are its own.
     """
@@ -119,12 +123,21 @@ class FileDataset(Dataset[Any]):
         return len(self.dataset)
 
     def __getitem__(self, index: Any) -> Any:
-        with undecoded_jpegs():
-            return self.dataset[index]
+        return _despite_bad_files(self.dataset.__getitem__, index)
 
     def __getitems__(self, indices: list[Any]) -> list[Any]:
         """The samples of one batch, as PyTorch asks for them."""
         several = getattr(self.dataset, "__getitems__", None)
-        with undecoded_jpegs():
-            samples: list[Any] = several(indices) if several else [self.dataset[index] for index in indices]
-            return samples
+        if several is None:
+            return [self[index] for index in indices]
+        samples: list[Any] = _despite_bad_files(several, indices)
+        return samples
+
+
+def _despite_bad_files(read: Callable[[Any], Any], asked: Any) -> Any:
+    with undecoded_jpegs():
+        try:
+            return read(asked)
+        except Exception:  # noqa: BLE001  (what a data set raises for a bad file is its own matter)
+            with undecoded_jpegs(bad=True):
+                return read(asked)

@@ -10,6 +10,7 @@ import torch
 from torch.utils._pytree import register_pytree_node
 from torch.utils.data._utils.collate import default_collate_fn_map
 
+from fastload.offload.bad_image import BadImage
 from fastload.offload.error import CannotOffloadError
 from fastload.offload.undecoded import UndecodedJpeg, contents_of
 from fastload.structure.loaded_types import loaded_types
@@ -128,7 +129,7 @@ class Handover:
 
 def _handed(image: Any) -> HandedImage:
     contents = contents_of(image)
-    name = image.source if isinstance(image, UndecodedJpeg) else ""
+    name = image.source if isinstance(image, UndecodedJpeg | BadImage) else ""
     return HandedImage(_pixels(image) if contents is None else contents, name)
 
 

@@ -20,6 +20,7 @@ from fastload.offload.dataset import FileDataset, transform_of
 from fastload.offload.error import CannotOffloadError
 from fastload.offload.handover import HandedImage, Handover
 from fastload.offload.loader_copy import with_dataset
+from fastload.offload.opening import opened_files
 from fastload.offload.place import Place
 from fastload.offload.split import Split, split
 from fastload.offload.timm_loader import TimmLoader, device_steps, fast_collate, is_prefetcher
@@ -163,10 +164,19 @@ def _planned(loader: Any, *, of_timm: bool) -> OffloadPlan:
     place = transform_of(loader.dataset)
     parts = _split(place)
     dataset = place.with_other(Handover(parts.worker, _arrays(place.transform, parts)))
+    before = opened_files()
     samples = _samples(dataset, PROBED)
-    files = any(isinstance(image.value, bytes) for sample in samples for image in _handed_of(sample))
+    may_be_files = parts.worker is None and opened_files() > before
+    files = _are_files([image for sample in samples for image in _handed_of(sample)], may_be_files)
     collate = OffloadCollate(fast_collate(loader) if of_timm else loader.collate_fn, files=files)
     return OffloadPlan(loader, place, parts, files, dataset, collate, _images_of(samples, collate))
+
+
+def _are_files(images: list[HandedImage], were_opened: bool) -> bool:
+    """Whether images are files: some undecoded, or all opened by Pillow, and decoded to what a JPEG would be."""
+    decoded = [image.value for image in images if isinstance(image.value, torch.Tensor)]
+    are_like_jpegs = all(value.dtype is torch.uint8 and len(value) == len("RGB") for value in decoded)
+    return len(decoded) < len(images) or (were_opened and are_like_jpegs)
 
 
 def _arrays(transform: Any, parts: Split) -> tuple[str, ...]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import io
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
-__all__ = ["UndecodedJpeg", "contents_of", "undecoded_jpegs"]
+from fastload.offload.bad_image import BadImage
+
+__all__ = ["UndecodedJpeg", "contents_of"]
 
 ORIENTATION, UPRIGHT = 0x0112, 1  # of EXIF
 
@@ -72,50 +71,6 @@ class UndecodedJpeg(JpegImageFile):
 
 
 def contents_of(image: Any) -> bytes | None:
-    """The bytes of an image's file, if they say the same as its pixels and it is not decoded yet."""
-    return image.contents if isinstance(image, UndecodedJpeg) and image.stays_undecoded else None
-
-
-@contextmanager
-def undecoded_jpegs() -> Iterator[None]:
-    """Let ``PIL.Image.open`` of this thread open JPEGs as ``UndecodedJpeg``.
-
-    >>> Image.new("RGB", (4, 2)).save(file := io.BytesIO(), "JPEG")
-    >>> with undecoded_jpegs():
-    ...     image = Image.open(file).convert("RGB")
-    >>> image.size, contents_of(image) == file.getvalue()
-    ((4, 2), True)
-    """
-    _register()
-    before, _this.is_on = getattr(_this, "is_on", False), True
-    try:
-        yield
-    finally:
-        _this.is_on = before
-
-
-_this = threading.local()
-_registering = threading.Lock()
-
-
-def _register() -> None:
-    """Put a function in the place of Pillow's own for JPEGs, which does as Pillow's but in ``undecoded_jpegs``."""
-    with _registering:
-        Image.init()
-        opens, accepts = Image.OPEN["JPEG"]
-        if not isinstance(opens, _Opens):
-            Image.register_open("JPEG", _Opens(opens), accepts)
-
-
-class _Opens:
-    """Opens a JPEG as Pillow's function does, and then as ``UndecodedJpeg`` where this thread asks for it."""
-
-    def __init__(self, opens: Any) -> None:
-        self._opens = opens
-
-    def __call__(self, file: Any, name: str | bytes) -> Any:
-        image = self._opens(file, name)
-        if not getattr(_this, "is_on", False) or type(image) is not JpegImageFile:
-            return image
-        path = name or getattr(file, "name", "")
-        return UndecodedJpeg.of(image, path if isinstance(path, str) else "")
+    """The bytes of an image's file, if they say the same as its pixels and it is not decoded yet, or cannot be."""
+    hands_over = isinstance(image, BadImage) or (isinstance(image, UndecodedJpeg) and image.stays_undecoded)
+    return image.contents if hands_over else None

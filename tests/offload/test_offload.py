@@ -1,6 +1,7 @@
 """One line around an ordinary loader: the same samples in the same order, and pixels as near as two decoders are."""
 
 import copy
+import io
 import random
 from contextlib import nullcontext
 
@@ -446,6 +447,53 @@ def test_a_damaged_file_is_named_or_left_out(tmp_path, photographs, on_error, sa
     with says as raised, pytest.warns(UserWarning, match="damaged") if on_error == "skip" else nullcontext():
         assert next(iter(loader))["number"].tolist() == [0, 1, 2, 3]
     assert raised is None or "damaged.jpg" in str(raised.value)
+
+
+@pytest.fixture
+def bad_folder(tmp_path, photographs):
+    """Good photographs, and files that are bad in their own ways, the first of all among them."""
+    files = [file.read_bytes() for file in sorted(photographs.glob("val/*/*.jpg"))[:3]]
+    image = Image.open(io.BytesIO(files[0]))
+    rotation = Image.Exif()
+    rotation[0x0112] = 6
+    for form, options in (("png", {}), ("jpeg", {"exif": rotation})):
+        image.save(file := io.BytesIO(), form, **options)
+        files.append(file.getvalue()[: len(file.getvalue()) // 2])
+    names = ["good 0.jpg", "good 1.jpg", "good 2.jpg", "damaged.png", "damaged and rotated.jpg"]
+    files, names = [b"", *files, b"no image at all"], ["a first without contents.jpg", *names, "no image.png"]
+    (tmp_path / "class").mkdir()
+    for name, contents in zip(names, files, strict=True):
+        (tmp_path / "class" / name).write_bytes(contents)
+    return tmp_path
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_files_that_the_data_set_cannot_open_or_decode_are_left_out(bad_folder, workers):
+    folder = ImageFolder(bad_folder, evaluation())
+    loader = fl.offload(DataLoader(folder, 7, num_workers=workers), device="cpu", on_error="skip")
+    with pytest.warns(UserWarning, match="without contents.jpg"):
+        images, _ = next(iter(loader))
+    good = [folder[index][0] for index, (path, _) in enumerate(folder.samples) if "good" in path]
+    assert_near(images, good)
+
+
+def test_a_folder_without_a_jpeg_leaves_out_bad_files_too(tmp_path):
+    (tmp_path / "class").mkdir()
+    for number in range(4):
+        Image.new("RGB", (40 + number, 50), (60 * number, 0, 0)).save(tmp_path / "class" / f"{number}.png")
+    (tmp_path / "class" / "2.png").write_bytes(b"")
+    loader = fl.offload(DataLoader(ImageFolder(tmp_path, evaluation()), 4), device="cpu", on_error="skip")
+    with pytest.warns(UserWarning, match="2.png"):
+        assert next(iter(loader))[0].shape == (3, 3, 32, 32)
+
+
+@pytest.mark.parametrize("name", ["a first without contents.jpg", "damaged.png", "no image.png"])
+def test_files_that_the_data_set_cannot_open_or_decode_are_named(bad_folder, name):
+    folder = ImageFolder(bad_folder, evaluation())
+    index = [path.endswith(name) for path, _ in folder.samples].index(True)
+    loader = fl.offload(DataLoader(folder, 1, sampler=[index]), device="cpu")
+    with pytest.raises(T.BadImageError, match=name):
+        list(loader)
 
 
 BOX = "<object><name>dog</name><bndbox><xmin>10</xmin><ymin>20</ymin><xmax>60</xmax><ymax>90</ymax></bndbox></object>"

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from fastload.offload.undecoded import contents_of, undecoded_jpegs
+from fastload.offload.opening import undecoded_jpegs
+from fastload.offload.undecoded import contents_of
 
 
 @pytest.fixture
