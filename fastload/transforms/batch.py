@@ -197,10 +197,12 @@ def _require_tensor(images: Any, function: Callable[..., Any]) -> torch.Tensor:
 
 
 def _channels_first(images: torch.Tensor, channels: int | None) -> torch.Tensor:
+    looks_last = images.shape[-1] in CHANNELS and images.shape[-3] > max(CHANNELS)
     if images.shape[-3] == channels:
         return images
-    if images.shape[-1] == channels:
+    # One mean is for images of any channels, so a last axis of 1 may be a width.
+    if images.shape[-1] == channels and (channels > 1 or looks_last):
         return images.movedim(-1, -3)
-    if channels in (None, 1) and images.shape[-1] in CHANNELS and images.shape[-3] > max(CHANNELS):
+    if channels in (None, 1) and looks_last:
         raise TypeError(f"images must be (N, C, H, W), and {tuple(images.shape)} looks like (N, H, W, C): permute them")
     return images

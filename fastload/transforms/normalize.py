@@ -24,8 +24,9 @@ class Normalize(Transform):
     >>> Normalize(mean=[0.5], std=[0.25])(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
     tensor([[[[-2.,  2.]]]])
 
-    Images are uint8, (N, C, H, W) with any strides, or (N, H, W, C), which is recognised by the length of ``mean``.
-    Floating-point images must be scaled to 0 to 1, and are not divided by 255. The result is (N, C, H, W).
+    Images are uint8, (N, C, H, W) with any strides, or (N, H, W, C), which is recognised by the length of ``mean``;
+    with one mean, (N, H, W, 1) is recognised if H is above 4. Floating-point images must be scaled to 0 to 1, and are
+    not divided by 255. The result is (N, C, H, W).
 
     Args:
         mean: one number for each channel, or one for all, as a fraction of the full scale. If any is above 1, all are

@@ -82,6 +82,20 @@ def test_one_mean_and_std_are_for_all_channels_as_in_torchvision():
         T.Normalize((0.5,), (0.2,))(IMAGES.movedim(1, -1))
 
 
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((2, 3, 8, 1), (2, 3, 8, 1)),
+        ((3, 8, 1), (3, 8, 1)),
+        ((2, 1, 8, 1), (2, 1, 8, 1)),
+        ((2, 8, 6, 1), (2, 1, 8, 6)),
+    ],
+    ids=["width of 1", "one image", "grey, width of 1", "grey, channels last"],
+)
+def test_with_one_mean_a_last_axis_of_one_is_the_channels_only_if_the_first_is_not(shape, expected):
+    assert T.Normalize((0.5,), (0.2,))(torch.zeros(shape, dtype=torch.uint8)).shape == expected
+
+
 @pytest.mark.parametrize("first", [T.RandomErasing(1.0), T.RandomAdjustSharpness(2.0, 1.0)], ids=repr)
 def test_bytes_stay_bytes_if_a_flip_is_last(first):
     assert T.Compose([first, T.RandomHorizontalFlip(1.0)])(IMAGES).dtype is torch.uint8
