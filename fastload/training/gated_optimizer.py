@@ -100,8 +100,11 @@ class GatedOptimizer:
             self._through.step()
 
     def resolve(self, *, skipped: bool) -> None:
-        """Restore the host's part of the last update if it was skipped; for when the host knows that."""
-        if skipped:
+        """Restore the host's part of the last update if it was skipped; for when the host knows that.
+
+        An optimizer that does not obey the veto keeps its state: its weights took the update, too.
+        """
+        if skipped and self.obeys_veto:
             for parameter in list(self.optimizer.state)[self._states_before :]:  # in the order in which they are made
                 del self.optimizer.state[parameter]
             for value, before in self._host_copies:

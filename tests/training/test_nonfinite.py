@@ -60,6 +60,22 @@ def with_constant(output, targets):
     return nn.functional.cross_entropy(output, labels) + constant
 
 
+@pytest.mark.parametrize("make_optimizer", [sgd, adamw])
+def test_an_optimizer_whose_weights_took_the_bad_update_keeps_its_state(make_optimizer):
+    model = nn.Linear(8, 5)
+    reference = copy.deepcopy(model)
+    optimizer, plain = make_optimizer(model), make_optimizer(reference)
+    images, targets = torch.randn(4, 8), (torch.randint(0, 5, (4,)), torch.inf)
+    step = TrainStep(model, optimizer, with_constant, on_nonfinite="raise")
+    step(images, targets)
+    with pytest.raises(FloatingPointError, match="the weights have taken it"):
+        step.flush()
+    with_constant(reference(images), targets).backward()
+    plain.step()
+    assert_same_weights(model, reference)
+    torch.testing.assert_close(optimizer.state_dict(), plain.state_dict())
+
+
 @pytest.mark.usefixtures("late")
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("fused", [False, True])
