@@ -54,7 +54,7 @@ def integer(name: str, value: Any, least: float = -inf, most: float = inf) -> in
     if not _is_integer(value):
         raise TypeError(f"{name} must be an int; got {value!r}")
     if not least <= value <= most:
-        allowed = f"from {least:.0f} to {most:.0f}" if most < inf else f"of at least {least:.0f}"
+        allowed = f"from {least} to {most}" if most < inf else f"of at least {least}"
         raise ValueError(f"{name} must be an int {allowed}; got {value!r}")
     return int(value)
 

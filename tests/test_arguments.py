@@ -274,6 +274,11 @@ def test_the_call_without_them_is_right(row):
         row.call(**row.right)
 
 
+def test_the_limits_of_large_integers_are_told_exactly():
+    with pytest.raises(ValueError, match=f"seed must be an int from 0 to {2**63 - 1}; got {2**63}"):
+        prefetched(seed=2**63)
+
+
 def test_numbers_of_numpy_are_taken():
     assert T.Resize(np.int64(224)).size == T.Resize(224).size
     assert T.RandomHorizontalFlip(np.float32(0.5)).p == 0.5
