@@ -78,6 +78,7 @@ ROWS = [
         trained,
         {},
         {
+            "optimizer": (3, "sgd", torch.optim.SGD),
             "loss_fn": (3, "mse"),
             "precision": ("half", 16, None, torch.float16),
             "accumulate": (*NO_INT, 0, -1),

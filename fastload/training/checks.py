@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
 from numbers import Real
@@ -37,12 +38,27 @@ def check_optimizers(optimizers: Sequence[Optimizer], models: Sequence[nn.Module
         raise ValueError("optimizer must be an optimizer or a list of at least one; got an empty list")
     known = {id(parameter) for model in models for parameter in model.parameters()}
     for optimizer in optimizers:
+        _check_optimizer(optimizer)
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         if held.isdisjoint(known):
             raise ValueError(
                 f"optimizer must hold parameters of the model; got {len(held)} parameters, none the model's. "
                 "Make it from model.parameters(), after the last call that replaces them"
             )
+
+
+def _check_optimizer(optimizer: object) -> None:
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(
+            "optimizer must be a torch.optim.Optimizer, made from model.parameters(), or a list of them; got "
+            f"{optimizer!r}"
+        )
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise TypeError(
+            f"optimizer must have a step() that needs no closure; got {type(optimizer).__name__}, which computes the "
+            "loss several times an update. Train with it in a loop of your own, or pass another, such as SGD or AdamW"
+        )
 
 
 def check_loss_fn(loss_fn: object, models: Sequence[nn.Module]) -> None:

@@ -318,6 +318,8 @@ def build(**changes):
             "needs no metric, or None; got a ReduceLROnPlateau",
         ),
         ({"optimizer": sgd(SmallNet())}, ValueError, "got 6 parameters, none the model's"),
+        ({"optimizer": torch.optim.SGD}, TypeError, r"made from model.parameters\(\), .*; got <class .*SGD'>"),
+        ({"optimizer": torch.optim.LBFGS([nn.Parameter(torch.ones(1))])}, TypeError, "no closure; got LBFGS"),
     ],
 )
 def test_bad_arguments_are_refused_with_the_value_and_those_allowed(changes, error, message):
