@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from fastload import transforms
@@ -75,7 +76,8 @@ def _always(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _normalize(step: Any) -> Any:
     if step.normalization != "standard" or step.max_pixel_value != BYTES:
         return f"normalization={step.normalization!r}, max_pixel_value={step.max_pixel_value}"
-    return transforms.Normalize(list(map(float, step.mean)), list(map(float, step.std)))
+    mean, std = (values.ravel().tolist() for values in np.broadcast_arrays(step.mean, step.std))
+    return transforms.Normalize(mean, std)
 
 
 def _random_crop(step: Any) -> Any:

@@ -32,6 +32,13 @@ def test_the_odd_pixel_of_a_central_crop_is_where_albumentations_has_it(side):
     assert torch.equal(fl.split(crop).device(tensor(PHOTOGRAPH))[0], crop(image=PHOTOGRAPH)["image"])
 
 
+@pytest.mark.parametrize("std", [0.25, (0.25, 0.2, 0.3)], ids=["number", "channels"])
+def test_a_mean_that_is_one_number_is_for_all_channels(std):
+    whole = A.Compose([A.Normalize(mean=0.5, std=std), A.ToTensorV2()])
+    ours = fl.split(whole).device(tensor(PHOTOGRAPH))[0]
+    torch.testing.assert_close(ours, whole(image=PHOTOGRAPH)["image"], atol=1e-5, rtol=1e-5)
+
+
 def test_a_class_of_the_user_is_not_taken_for_one_of_the_same_name():
     def black(_, img, **__):
         return np.zeros_like(img)
