@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ def parts(compose: Any, targets: TargetRole) -> tuple[Any, list[Any], tuple[Step
         raise TypeError(f"of Albumentations, a Compose can be split; got {type(compose).__name__}: Compose([...])")
     steps = list(compose.transforms)
     refused = _why_not(compose, targets)
-    outcomes = [refused or _outcome(step) for step in steps]
+    outcomes = [refused or outcome for outcome in _outcomes(steps)]
     last = max((place for place, outcome in enumerate(outcomes) if isinstance(outcome, str)), default=-1)
     moved = [outcome for outcome in outcomes[last + 1 :] if outcome is not None]
     table = tuple(
@@ -56,6 +56,15 @@ def _why_not(compose: Any, targets: TargetRole) -> str:
     if getattr(compose, "processors", None) or getattr(compose, "additional_targets", None):
         return "has parameters for boxes, keypoints or other targets"
     return "" if compose.p == 1 else f"p={compose.p} of the whole"
+
+
+def _outcomes(steps: Iterable[Any]) -> Iterator[Any]:
+    is_normalized = False
+    for step in steps:
+        outcome = _outcome(step)
+        normalizes = isinstance(outcome, transforms.Normalize)
+        yield "normalises a second time" if is_normalized and normalizes else outcome
+        is_normalized = is_normalized or normalizes
 
 
 def _outcome(step: Any) -> Any:

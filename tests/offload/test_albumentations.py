@@ -39,6 +39,13 @@ def test_a_mean_that_is_one_number_is_for_all_channels(std):
     torch.testing.assert_close(ours, whole(image=PHOTOGRAPH)["image"], atol=1e-5, rtol=1e-5)
 
 
+def test_a_second_normalisation_stays_in_the_worker_with_what_comes_before_it():
+    whole = A.Compose([A.Normalize(), A.HorizontalFlip(), A.Normalize(), A.ToTensorV2()])
+    parts = fl.split(whole)
+    assert [step.where for step in parts.steps] == ["worker", "worker", "worker", "device"]
+    assert parts.steps[2].why == "normalises a second time"
+
+
 def test_a_class_of_the_user_is_not_taken_for_one_of_the_same_name():
     def black(_, img, **__):
         return np.zeros_like(img)
