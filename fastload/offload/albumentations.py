@@ -86,7 +86,10 @@ def _normalize(step: Any) -> Any:
     if step.normalization != "standard" or step.max_pixel_value != BYTES:
         return f"normalization={step.normalization!r}, max_pixel_value={step.max_pixel_value}"
     mean, std = (values.ravel().tolist() for values in np.broadcast_arrays(step.mean, step.std))
-    return transforms.Normalize(mean, std)
+    transform = transforms.Normalize(mean, std)
+    if transform.full_scale != 1:
+        return f"mean and std are for values from 0 to 255: {mean}, {std}"
+    return transform
 
 
 def _random_crop(step: Any) -> Any:

@@ -39,6 +39,12 @@ def test_a_mean_that_is_one_number_is_for_all_channels(std):
     torch.testing.assert_close(ours, whole(image=PHOTOGRAPH)["image"], atol=1e-5, rtol=1e-5)
 
 
+def test_a_mean_in_levels_that_albumentations_multiplies_by_255_stays():
+    parts = fl.split(composed(A.Normalize(mean=(123.0, 117.0, 104.0), std=(58.0, 57.0, 57.0))))
+    assert parts.steps[0].where == "worker"
+    assert parts.steps[0].why.startswith("mean and std are for values from 0 to 255: [123.0, 117.0, 104.0]")
+
+
 def test_a_second_normalisation_stays_in_the_worker_with_what_comes_before_it():
     whole = A.Compose([A.Normalize(), A.HorizontalFlip(), A.Normalize(), A.ToTensorV2()])
     parts = fl.split(whole)
