@@ -128,7 +128,7 @@ class Compose(Transform):
             if len(counts) > 1:
                 key = key.drawn(len(work.sizes), counts)
             for draw, transform in members:
-                transform.record(work, transform.sample(work.sizes, key.for_draw(draw)))
+                transform.add_to(work, key.for_draw(draw))
 
     @property
     def draw_count(self) -> int:
@@ -141,7 +141,7 @@ class Compose(Transform):
     def record(self, work: LazyImages, parameters: Key) -> None:
         """Record all transforms, as a container of this one asks for."""
         for draw, transform in numbered(self.transforms, parameters.draw):
-            transform.record(work, transform.sample(work.sizes, parameters.for_draw(draw)))
+            transform.add_to(work, parameters.for_draw(draw))
 
 
 def numbered(transforms: Sequence[Step], first: int = 0) -> Iterator[tuple[int, Any]]:

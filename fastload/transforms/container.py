@@ -69,7 +69,7 @@ class Container(Transform):
         rows = torch.from_numpy(np.flatnonzero(chosen))
         if len(rows):
             with work.only(rows):
-                transform.record(work, transform.sample(work.sizes, key.for_rows(rows)))
+                transform.add_to(work, key.for_rows(rows))
 
 
 def _check(name: str, transform: Any) -> None:

@@ -101,7 +101,7 @@ class _Trace(LazyImages):
     def run(self, transforms: Sequence[Transform]) -> Pixels:
         for transform in transforms:
             self.name = type(transform).__name__
-            transform.record(self, transform.sample(self.sizes, Key()))
+            transform.add_to(self, Key())
         return self.result()
 
     # What transforms record: whose it is

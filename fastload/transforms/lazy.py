@@ -46,6 +46,7 @@ class LazyImages:
         dtype: of the result, as long as no ``normalize`` is pending, which has its own.
         moves: each step of the geometry, for targets to follow.
         mixes: functions that mix the labels of a flattened batch as its images are mixed.
+        recording: the name of the transform that records, for errors.
     """
 
     def __init__(self, images: Pixels, *, store: torch.dtype = torch.float32, frames: int = 1) -> None:
@@ -55,6 +56,7 @@ class LazyImages:
         self.dtype = images.dtype
         self.moves: list[Movement] = []
         self.mixes: list[Callable[[Tree], Tree]] = []
+        self.recording = "this transform"
         self._sizes = rows_of(size_of(images), len(images))
         self._rows: np.ndarray | None = None  # of the samples, those that work is recorded for; None for all
         self._clear()
@@ -234,8 +236,9 @@ class LazyImages:
         self.flush()
         images = self._stack()
         if isinstance(images, Ragged):
+            some = list(dict.fromkeys(map(tuple, self._sizes.tolist())))[:3]
             raise TypeError(
-                f"this transform takes a batch (N, C, H, W); got {len(images)} images, each of its own size: crop or "
+                f"{self.recording} takes images of one size; got sizes such as {', '.join(map(str, some))}: crop or "
                 "resize them first"
             )
         return images

@@ -40,7 +40,12 @@ class Transform(ABC):
     def run(self, batch: Batch, key: Key) -> None:
         """Transform ``batch`` in place."""
         with batch.work() as work:
-            self.record(work, self.sample(work.sizes, key))
+            self.add_to(work, key)
+
+    def add_to(self, work: LazyImages, key: Key) -> None:
+        """Sample the parameters and record the operations, under the name of this transform."""
+        work.recording = type(self).__name__
+        self.record(work, self.sample(work.sizes, key))
 
     def check(self, tree: Tree) -> None:  # noqa: B027  (most transforms take any batch)
         """Refuse a flattened batch, with its labels and targets, that this transform cannot take, before it begins.

@@ -96,6 +96,16 @@ def test_with_one_mean_a_last_axis_of_one_is_the_channels_only_if_the_first_is_n
     assert T.Normalize((0.5,), (0.2,))(torch.zeros(shape, dtype=torch.uint8)).shape == expected
 
 
+@pytest.mark.parametrize(
+    "transform", [T.GaussianBlur(3), T.RandomApply([T.GaussianBlur(3)], 1.0), T.MultiView([[T.GaussianBlur(3)]] * 2)]
+)
+def test_images_of_several_sizes_are_refused_with_the_transform_and_some_sizes(transform):
+    images = [torch.zeros(3, height, 9) for height in (8, 8, 6, 7, 5)]
+    message = r"GaussianBlur takes images of one size; got sizes such as \(8, 9\), \(6, 9\), \(7, 9\): crop or resize"
+    with pytest.raises(TypeError, match=message):
+        transform(images)
+
+
 @pytest.mark.parametrize("first", [T.RandomErasing(1.0), T.RandomAdjustSharpness(2.0, 1.0)], ids=repr)
 def test_bytes_stay_bytes_if_a_flip_is_last(first):
     assert T.Compose([first, T.RandomHorizontalFlip(1.0)])(IMAGES).dtype is torch.uint8
