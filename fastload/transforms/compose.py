@@ -66,6 +66,11 @@ class Compose(Transform):
 
     def __str__(self) -> str:
         dry_run = DryRun(_channels(self.transforms) or 3)
+        self.explain(dry_run)
+        return str(dry_run)
+
+    def explain(self, dry_run: DryRun) -> None:
+        """Add the transforms to a dry run."""
         for shares, members in self._groups():
             transforms = [transform for _, transform in members]
             if shares:
@@ -73,7 +78,6 @@ class Compose(Transform):
                 continue
             for transform in transforms:
                 dry_run.alone(transform)
-        return str(dry_run)
 
     def check(self, tree: Tree) -> None:
         target = first_target(tree)

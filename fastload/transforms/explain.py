@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from fastload.kernels.spec import ColourProgram, Epilogue, Op
 from fastload.structure.ragged import Ragged
 from fastload.transforms.decode import DecodeJpeg
+from fastload.transforms.for_each_image import is_for_each_image
 from fastload.transforms.geometry import SIDES, VIRTUAL, Geometry, Pixels, Size, rows_of, size_of
 from fastload.transforms.key import Key
 from fastload.transforms.lazy import LazyImages, Normalization
@@ -44,50 +46,106 @@ class DryRun:
       1. RandomResizedCrop + RandomHorizontalFlip + Normalize: reads 0.42, writes 1.07
 
     "statistics" are those of the images that the next pass's contrast needs.
+
+    Attributes:
+        images: without pixels, after the steps so far.
+        lines: what the steps did: a line, or the costs of one pass, or of several in a row of the same transforms.
+        views: the dry runs of several views, if there are any; then ``images`` are those that they are made of.
+        numbers: of the views that the images are, which are transformed together, counted from 1.
     """
 
     def __init__(self, channels: int = 3) -> None:
-        self._images: Pixels = torch.empty(COUNT, channels, HEIGHT, WIDTH, dtype=torch.uint8, device="meta")
-        self._batch = _bytes(self._images)
-        self._passes = 0
-        self._lines: list[str] = []
+        self.images: Pixels = torch.empty(COUNT, channels, HEIGHT, WIDTH, dtype=torch.uint8, device="meta")
+        self.lines: list[str | list[PassCost]] = []
+        self.views: list[DryRun] = []
+        self.numbers = range(1, 2)
+        self._batch = _bytes(self.images)
 
     def together(self, transforms: Sequence[Transform], store: torch.dtype = torch.float32) -> None:
         """Add transforms that share passes; between passes values are stored as ``store``."""
-        trace = _Trace(self._images, store)
-        problem = ""
-        try:
-            self._images = trace.run(transforms)
-        except (TypeError, ValueError) as error:  # a crop, for example, that does not fit into the images of a dry run
-            problem = str(error)
-        for names, costs in groupby(trace.costs, key=lambda cost: cost.names):
-            self._add(names, list(costs))
-        if problem:
-            self._lines.append(f"  {trace.name} cannot be shown: {problem}")
+        for part in self.parts(transforms):
+            part.trace(transforms, store)
 
     def alone(self, step: Callable[..., Any]) -> None:
-        """Add a step that shares no pass: the decoder, or a function of the user."""
+        """Add a step that shares no pass: the decoder, several views, or a function of the user."""
         if isinstance(step, DecodeJpeg):
-            self._images = _without_pixels(rows_of((HEIGHT, WIDTH), COUNT), torch.uint8, channels=3)
-            self._lines.append("  DecodeJpeg: files to pixels")
-        elif isinstance(step, Transform):
-            self._lines.append(f"  {step!r}: in passes of its own")
+            self.images = _without_pixels(rows_of((HEIGHT, WIDTH), COUNT), torch.uint8, channels=3)
+            self.lines.append("DecodeJpeg: files to pixels")
+        elif isinstance(step, Transform) and step.makes_views:
+            self._make_views(step)
         else:
-            self._lines.append(f"  {step!r}: called as it is")
+            does = "in passes of its own" if isinstance(step, Transform) else "called as it is"
+            for part in self.parts([step]):
+                part.lines.append(f"{step!r}: {does}")
 
-    def _add(self, names: tuple[str, ...], costs: list[PassCost]) -> None:
-        """A line for one pass, or for several in a row of the same transform, as a recipe has them."""
-        first, self._passes = self._passes + 1, self._passes + len(costs)
-        does = [*names, *["statistics"] * any(cost.has_statistics for cost in costs)]
-        number, count = (first, "") if len(costs) == 1 else (f"{first}-{self._passes}", f" ({len(costs)} passes)")
-        read, written = (
-            sum(values) / self._batch for values in zip(*((c.read, c.written) for c in costs), strict=True)
-        )
-        self._lines.append(f"  {number}. {' + '.join(does)}{count}: reads {read:.2f}, writes {written:.2f}")
+    def parts(self, steps: Sequence[Callable[..., Any]]) -> Iterator[DryRun]:
+        """The dry runs that ``steps`` are added to, as ``Batch.parts``: this one, or those of its views."""
+        if len(self.numbers) > 1 and not self.views and not all(map(is_for_each_image, steps)):
+            self.views = [self._of_views(range(number, number + 1)) for number in self.numbers]
+        if not self.views:
+            yield self
+        for view in self.views:
+            yield from view.parts(steps)
+
+    def trace(self, transforms: Sequence[Transform], store: torch.dtype) -> None:
+        """Add the passes of transforms to this dry run alone."""
+        trace = _Trace(self.images, store)
+        problem = ""
+        try:
+            self.images = trace.run(transforms)
+        except (TypeError, ValueError) as error:  # a crop, for example, that does not fit into the images of a dry run
+            problem = str(error)
+        self.lines += [list(costs) for _, costs in groupby(trace.costs, key=lambda cost: cost.names)]
+        if problem:
+            self.lines.append(f"{trace.name} cannot be shown: {problem}")
+
+    def shown(self, first: int = 1) -> Iterator[str]:
+        """The lines to print; passes are counted from ``first``."""
+        for line in self.lines:
+            if isinstance(line, str):
+                yield f"  {line}"
+            else:
+                yield self._passes(line, first)
+                first += len(line)
+        for view in self.views:
+            last = view.numbers[-1]
+            yield f"  view {last}:" if len(view.numbers) == 1 else f"  views {view.numbers[0]}-{last}:"
+            yield from (f"  {line}" for line in view.shown(first))
+            first += view.pass_count
+
+    @property
+    def pass_count(self) -> int:
+        own = sum(len(line) for line in self.lines if isinstance(line, list))
+        return own + sum(view.pass_count for view in self.views)
 
     def __str__(self) -> str:
-        passes = f"{self._passes} pass{'' if self._passes == 1 else 'es'} over memory"
-        return "\n".join([f"{passes}, in bytes per byte of uint8 images of {WIDTH}x{HEIGHT}:", *self._lines])
+        passes = f"{self.pass_count} pass{'' if self.pass_count == 1 else 'es'} over memory"
+        return "\n".join([f"{passes}, in bytes per byte of uint8 images of {WIDTH}x{HEIGHT}:", *self.shown()])
+
+    def _make_views(self, step: Any) -> None:
+        first = 1
+        for transform, count in step.runs(self.images):
+            view = self._of_views(range(first, first + count))
+            transform.explain(view)
+            self.views.append(view)
+            first += count
+
+    def _of_views(self, numbers: range) -> DryRun:
+        """A dry run of some views of these images."""
+        view = copy(self)
+        view.lines, view.views, view.numbers = [], [], numbers
+        return view
+
+    def _passes(self, costs: list[PassCost], first: int) -> str:
+        """A line for one pass, or for several in a row of the same transform, as a recipe has them."""
+        does = [*costs[0].names, *["statistics"] * any(cost.has_statistics for cost in costs)]
+        last, count = first + len(costs) - 1, len(costs)
+        number, counted = (first, "") if count == 1 else (f"{first}-{last}", f" ({count} passes)")
+        views = len(self.numbers)
+        read, written = (
+            views * sum(values) / self._batch for values in zip(*((c.read, c.written) for c in costs), strict=True)
+        )
+        return f"  {number}. {' + '.join(does)}{counted}: reads {read:.2f}, writes {written:.2f}"
 
 
 class _Trace(LazyImages):

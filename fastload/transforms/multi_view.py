@@ -71,12 +71,12 @@ class MultiView(Transform):
             transform.check(tree)
 
     def run(self, batch: Batch, key: Key) -> None:
-        runs = list(self._runs(batch.images))
+        runs = list(self.runs(batch.images))
         batch.views = [_repeated(batch, views) for _, views in runs]
         for (transform, _), (view, view_key) in zip(runs, batch.parts(key, transforms=()), strict=True):
             transform.run(view, view_key)
 
-    def _runs(self, images: Images) -> Iterator[tuple[Compose, int]]:
+    def runs(self, images: Images) -> Iterator[tuple[Compose, int]]:
         """The transforms to run, each with the number of neighbouring views that it makes together."""
         for _, group in groupby(self.transforms, key=lambda view: [id(each) for each in view.transforms]):
             same = list(group)

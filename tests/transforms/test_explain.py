@@ -12,6 +12,8 @@ from tests.files import jpeg
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 NORMALIZE = T.Normalize(MEAN, STD)
+LARGE = [T.RandomResizedCrop(16), T.GaussianBlur(3)]
+SMALL = [T.RandomResizedCrop(8), T.RandomHorizontalFlip()]
 COMPOSITIONS = {
     "crop": [T.RandomResizedCrop(16), T.RandomHorizontalFlip(), NORMALIZE],
     "README": [
@@ -29,6 +31,8 @@ COMPOSITIONS = {
     "two crops": [T.Resize(20), T.CenterCrop(18), T.RandomResizedCrop(16)],
     "user's own": [T.RandomCrop(16), torch.neg, NORMALIZE],
     "flip": [T.RandomHorizontalFlip()],
+    "views": [T.MultiView([LARGE, *[SMALL] * 3]), NORMALIZE],
+    "views, user's own": [T.MultiView([LARGE, *[SMALL] * 3]), torch.neg, NORMALIZE],
     "nothing": [],
 }
 
@@ -86,6 +90,31 @@ def test_a_recipe_has_one_line_for_the_passes_of_its_own():
     assert first == "1. Resize + RandAugment + statistics"
     assert own == "2-9. RandAugment + statistics (8 passes)"
     assert last == "10. RandAugment + Normalize"
+
+
+def test_each_view_has_its_passes_and_those_made_together_are_shown_once():
+    named = [re.sub(r": .*", "", line) for line in lines([T.DecodeJpeg(), *COMPOSITIONS["views"]])]
+    assert named == [
+        "DecodeJpeg",
+        "view 1:",
+        "1. RandomResizedCrop",
+        "2. GaussianBlur",
+        "3. store as uint8",
+        "4. Normalize",
+        "views 2-4:",
+        "5. RandomResizedCrop + RandomHorizontalFlip",
+        "6. Normalize",
+    ]
+
+
+def test_views_made_together_move_the_bytes_of_all():
+    one = lines([T.DecodeJpeg(), T.MultiView([T.CenterCrop(150)])])
+    eight = lines([T.DecodeJpeg(), T.MultiView([T.CenterCrop(150)] * 8)])
+    assert (one[1], eight[1]) == ("view 1:", "views 1-8:")
+    assert (one[2], eight[2]) == (
+        "1. CenterCrop: reads 0.12, writes 0.12",
+        "1. CenterCrop: reads 0.96, writes 0.96",
+    )
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
