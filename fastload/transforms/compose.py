@@ -33,10 +33,11 @@ class Compose(Transform):
     >>> Compose([RandomHorizontalFlip(), Normalize([0.5] * 3, [0.5] * 3)])(images).unique()
     tensor([-1.])
 
-    Neighbouring transforms of this package share passes, and values are not rounded between them. ``print`` shows the
-    passes. Any callable that takes a batch of images and returns one can be in the list too: a module of torchvision v2
-    or kornia, or a compiled function. It shares no pass. Random transforms of torchvision draw once for a whole batch.
-    Beside boxes, masks and keypoints a callable must be known to leave pixels in their places: :class:`Photometric`.
+    Neighbouring transforms of this package share passes, and values are not rounded to bytes between them: they are
+    float32, or float16 if ``Normalize`` has a dtype of 16 bits. ``print`` shows the passes. Any callable that takes a
+    batch of images and returns one can be in the list too: a module of torchvision v2 or kornia, or a compiled
+    function. It shares no pass. Random transforms of torchvision draw once for a whole batch. Beside boxes, masks and
+    keypoints a callable must be known to leave pixels in their places: :class:`Photometric`.
 
     Args:
         transforms: in order. One that is a ``Compose`` stands for its own, with their ``per_box``.
