@@ -7,6 +7,7 @@ import io
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -48,10 +49,11 @@ def numbers_of_workers(now: int) -> list[int]:
 
 
 def with_workers(loader: DataLoader[Any], workers: int) -> DataLoader[Any]:
-    """The same loader with so many workers."""
+    """The same loader with so many workers, and its batches over and over: one of few batches has a rate, too."""
+    assert loader.batch_sampler is not None
     return DataLoader(
         loader.dataset,
-        batch_sampler=loader.batch_sampler,
+        batch_sampler=cycle(loader.batch_sampler),
         num_workers=workers,
         collate_fn=loader.collate_fn,
         pin_memory=loader.pin_memory,
@@ -87,8 +89,9 @@ def offloaded(loader: Any, measure: bool) -> Offloaded:
             moved = offload(loader)
     except (CannotOffloadError, TypeError, ValueError) as error:
         return Offloaded(refused=reason(error))
-    with moved:
-        return Offloaded(plan.getvalue().strip(), rate_of(moved) if measure else 0.0)
+    inner: Any = moved.loader
+    with moved.rewrapped(with_workers(inner, inner.num_workers)) as repeated:
+        return Offloaded(plan.getvalue().strip(), rate_of(repeated) if measure else 0.0)
 
 
 def copy_rates(device: torch.device) -> CopyRates | None:

@@ -142,11 +142,13 @@ def test_a_loop_through_fastload_is_examined_as_it_is(script, photographs):
 
 
 def test_a_folder_of_images_is_examined_without_training(photographs, monkeypatch):
-    monkeypatch.setattr("fastload.doctor.target.cores", lambda: 1)
+    for module in ("target", "rates"):
+        monkeypatch.setattr(f"fastload.doctor.{module}.cores", lambda: 1)
     found = doctor.examine(doctor.find(str(photographs), [], 5, 5))
     assert found.report is None
     assert found.sample is not None
     assert found.sample.read is not None
+    assert found.rates[1] > 0
     assert found.is_healthy
 
 
@@ -188,6 +190,13 @@ def test_a_rate_counts_the_batches_after_the_first():
     batches = [torch.zeros(4)] * 3
     assert 0 < rates.rate_of(batches) < float("inf")
     assert rates.rate_of([]) == rates.rate_of(batches[:1]) == 0
+
+
+def test_a_loader_of_one_batch_has_a_rate_too(photographs):
+    loader = doctor.find(str(photographs), [], 5, 5).loader
+    assert len(loader) == 1
+    assert rates.rate_of(rates.with_workers(loader, 1)) > 0
+    assert rates.offloaded(loader, measure=True).samples_per_second > 0
 
 
 def test_what_offload_refuses_is_told_with_its_reason():
