@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Any
 
 import torch
@@ -53,9 +53,10 @@ class Compose(Transform):
     def __init__(self, transforms: Sequence[Step], *, per_box: Sequence[Hashable] | None = None) -> None:
         if isinstance(per_box, str) or not isinstance(per_box, Iterable | None):
             raise TypeError(f"per_box must be a sequence of names; got {per_box!r}: write [{per_box!r}]")
-        self.transforms = list(_flattened(transforms))
-        _check_views(self.transforms)
-        _check_normalized_once(self.transforms)
+        steps = list(_flattened(transforms))
+        _check_views(steps)
+        _check_normalized_once(steps)
+        self.transforms = _joined_to_views(steps)
         inner = (each.per_box for each in transforms if isinstance(each, Compose))
         self._has_said = False
         self.per_box: Sequence[Hashable] | None = next(
@@ -170,6 +171,16 @@ def _check_views(transforms: Sequence[Step]) -> None:
     wrong = next((each for each in after if getattr(each, "is_before_views", False)), None)
     if wrong is not None:
         raise TypeError(f"{type(wrong).__name__} must come before MultiView; got {transforms!r}")
+
+
+def _joined_to_views(transforms: list[Step]) -> list[Step]:
+    """The transforms, with those behind MultiView in each of its views, where they join the last pass."""
+    place = next((place for place, each in enumerate(transforms) if getattr(each, "makes_views", False)), None)
+    if place is None:
+        return transforms
+    before, views, behind = transforms[:place], transforms[place], transforms[place + 1 :]
+    joining = list(takewhile(_shares_passes, behind))
+    return [*before, views.then(joining), *behind[len(joining) :]]  # type: ignore[attr-defined]
 
 
 def _check_normalized_once(transforms: Sequence[Step]) -> None:

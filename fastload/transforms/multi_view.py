@@ -31,9 +31,9 @@ class MultiView(Transform):
 
     SimCLR has two views, ``[augment] * 2``; DINO two large and eight small ones, ``[large, other, *[small] * 8]``. What
     comes before it in a ``Compose``, decoding above all, is done once for all views; what comes after it is done to
-    each view. Each view draws random numbers of its own. In a batch the list stands where the images stood; labels stay
-    as they are, one for each sample. Neighbouring views of one transform, as the small ones, are made together from
-    decoded files, and lie one after another in memory.
+    each view, as if it stood at its end. Each view draws random numbers of its own. In a batch the list stands where
+    the images stood; labels stay as they are, one for each sample. Neighbouring views of one transform, as the small
+    ones, are made together from decoded files, and lie one after another in memory.
 
     Args:
         transforms: one for each view: a transform, a ``Compose``, or a list of transforms.
@@ -56,6 +56,10 @@ class MultiView(Transform):
             for step in view.transforms:
                 if getattr(step, "is_before_views", False):
                     raise TypeError(f"{type(step).__name__} is for all views: put it before MultiView")
+
+    def then(self, transforms: Sequence[Any]) -> MultiView:
+        """The same views, with more transforms at the end of each."""
+        return MultiView([[*view.transforms, *transforms] for view in self.transforms])
 
     def __repr__(self) -> str:
         return f"MultiView({[each.transforms for each in self.transforms]})"

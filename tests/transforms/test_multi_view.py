@@ -70,9 +70,8 @@ def test_views_made_together_are_those_made_alone(small, device):
     views = T.Compose([T.MultiView([LARGE, *[small] * 3, LARGE]), T.RandomVerticalFlip()])(sized_noise(device), key)
     assert len(views) == 5
     for number, view in enumerate(views):
-        own_key = key.for_view(255 - number)
-        made = T.Compose(LARGE if number in (0, 4) else small)(sized_noise(device), own_key)
-        alone = T.RandomVerticalFlip()(made, own_key.for_draw(1))
+        steps = [*(LARGE if number in (0, 4) else small), T.RandomVerticalFlip()]
+        alone = T.Compose(steps)(sized_noise(device), key.for_view(255 - number))
         assert type(view) is type(alone)
         assert len(view) == len(alone)
         assert all(torch.equal(image, expected) for image, expected in zip(view, alone, strict=True))
@@ -133,6 +132,17 @@ def test_what_comes_after_is_done_to_each_view():
     flipped = [(view != each).flatten(1).any(1) for view, each in zip(views, expected, strict=True)]
     assert 0 < flipped[0].sum() < 64
     assert not torch.equal(flipped[0], flipped[1])
+
+
+def test_what_comes_after_is_as_at_the_end_of_each_view():
+    behind = T.Compose([T.MultiView([LARGE, *[SMALL] * 2]), NORMALIZE, T.RandomErasing(1.0)])(noise(), Key(seed=0))
+    within = T.MultiView([[*view, NORMALIZE, T.RandomErasing(1.0)] for view in (LARGE, SMALL, SMALL)])
+    assert all(torch.equal(one, other) for one, other in zip(behind, within(noise(), Key(seed=0)), strict=True))
+
+
+def test_views_are_normalised_once():
+    with pytest.raises(ValueError, match="normalised twice"):
+        T.Compose([T.MultiView([[*SMALL, NORMALIZE]]), NORMALIZE])
 
 
 def test_files_are_decoded_once_and_labels_stay_one_for_each_sample(folder):
