@@ -87,10 +87,15 @@ class Examination:
         return [f"{line}  # {most}{won:.2f}x" for won, line in sorted(found, reverse=True)]
 
     @property
+    def is_measured(self) -> bool:
+        """Whether a training loop ran, or the loader alone gave enough batches for a rate."""
+        return self.report is not None or any(self.rates.values())
+
+    @property
     def is_healthy(self) -> bool:
         """Whether there is nothing to change."""
         bound = self.report.verdict.bound if self.report is not None else Bound.COMPUTE
-        return not self.changes and bound in (Bound.COMPUTE, Bound.UNKNOWN)
+        return self.is_measured and not self.changes and bound in (Bound.COMPUTE, Bound.UNKNOWN)
 
     def json(self) -> str:
         """All of it as JSON."""
@@ -120,10 +125,9 @@ def _measured(
     advance("one sample")
     yield "sample", time_samples(loader)
     rates = {}
-    if loader.batch_sampler is not None:
-        for workers in numbers_of_workers(setup.workers or 0):
-            advance(f"{workers} workers")
-            rates[workers] = rate_of(with_workers(loader, workers))
+    for workers in numbers_of_workers(setup.workers or 0):
+        advance(f"{workers} workers")
+        rates[workers] = rate_of(with_workers(loader, workers))
     yield "rates", rates
     if setup.images != "files":
         advance("fl.offload")

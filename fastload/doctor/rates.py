@@ -11,7 +11,7 @@ from itertools import cycle
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from fastload.environment import cores
 from fastload.offload.error import CannotOffloadError
@@ -49,11 +49,13 @@ def numbers_of_workers(now: int) -> list[int]:
 
 
 def with_workers(loader: DataLoader[Any], workers: int) -> DataLoader[Any]:
-    """The same loader with so many workers, and its batches over and over: one of few batches has a rate, too."""
-    assert loader.batch_sampler is not None
+    """The same loader with so many workers, and its batches over and over: one of few batches has a rate, too.
+
+    Those of an ``IterableDataset``, or of a data set that makes its batches itself, come once.
+    """
     return DataLoader(
         loader.dataset,
-        batch_sampler=cycle(loader.batch_sampler),
+        **_batching(loader),
         num_workers=workers,
         collate_fn=loader.collate_fn,
         pin_memory=loader.pin_memory,
@@ -112,6 +114,14 @@ def samples_in(batch: Any) -> int:
 def reason(error: Exception) -> str:
     """The first line of an error, without what fl.offload says before."""
     return str(error).splitlines()[0].removeprefix("fl.offload does not know how to do this: ").rstrip(".")
+
+
+def _batching(loader: DataLoader[Any]) -> dict[str, Any]:
+    if isinstance(loader.dataset, IterableDataset):
+        return {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    if loader.batch_sampler is None:
+        return {"batch_size": None, "sampler": loader.sampler}
+    return {"batch_sampler": cycle(loader.batch_sampler)}
 
 
 def _copied(block: torch.Tensor, there: torch.Tensor) -> float:

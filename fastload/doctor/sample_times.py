@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from fastload.offload.dataset import transform_of
 from fastload.offload.error import CannotOffloadError
@@ -58,29 +58,38 @@ class TimedTransform:
 
 
 def time_samples(loader: DataLoader[Any]) -> SampleTimes | None:
-    """Load a few samples of a loader's data set, in its sampler's order; None if it cannot be indexed."""
-    if not hasattr(loader.dataset, "__getitem__") or loader.batch_sampler is None:
+    """Load a few samples in the sampler's order; None if there are none, or the data set makes its batches itself."""
+    if loader.batch_size is None and loader.batch_sampler is None:
         return None
-    indices = next(iter(loader.batch_sampler))[:SAMPLES]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as in a worker
     try:
-        return _timed(loader, indices)
+        return _timed(loader)
     finally:
         torch.set_num_threads(threads)
 
 
-def _timed(loader: DataLoader[Any], indices: list[int]) -> SampleTimes:
-    reads = list(_reads(loader.dataset, indices))
+def _timed(loader: DataLoader[Any]) -> SampleTimes | None:
     dataset, transform = _with_timed_transform(loader.dataset)
+    reads: list[float] = []
+    loaded: Iterator[Any]
+    if isinstance(dataset, IterableDataset):
+        loaded = islice(iter(dataset), loader.batch_size)
+    else:
+        indices = next(iter(loader.batch_sampler or ()), [])[:SAMPLES]
+        reads += _reads(loader.dataset, indices)
+        loaded = map(dataset.__getitem__, indices)
     samples, seconds = [], []
     end = time.perf_counter() + SECONDS
-    for index in indices:
-        begin = time.perf_counter()
-        samples.append(dataset[index])
+    begin = time.perf_counter()
+    for sample in loaded:
+        samples.append(sample)
         seconds.append(time.perf_counter() - begin)
         if time.perf_counter() > end:
             break
+        begin = time.perf_counter()
+    if not samples:
+        return None
     begin = time.perf_counter()
     loader.collate_fn(samples)
     collate = (time.perf_counter() - begin) / len(samples)

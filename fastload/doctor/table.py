@@ -87,6 +87,8 @@ def _changes(found: Examination) -> Iterator[RenderableType]:
             yield Padding(Text(line), INDENT)
     elif found.is_healthy:
         yield Text("\nNothing to change in the input.", style="bold green")
+    elif not found.is_measured:
+        yield Text("\nNothing could be measured: no training loop ran, and it is no DataLoader of several batches.")
 
 
 def _table() -> Table:

@@ -35,7 +35,7 @@ __all__ = [
 
 def check_optimizers(optimizers: Sequence[Optimizer], models: Sequence[nn.Module]) -> None:
     if not optimizers:
-        raise ValueError("optimizer must be an optimizer or a list of at least one; got an empty list")
+        raise ValueError("optimizer must be an optimizer or a list of at least one; got none")
     known = {id(parameter) for model in models for parameter in model.parameters()}
     for optimizer in optimizers:
         _check_optimizer(optimizer)

@@ -32,7 +32,8 @@ class Normalize(Transform):
         mean: one number for each channel, or one for all, as a fraction of the full scale. If any is above 1, all are
             in units of 0 to 255, and floating-point images must be, too.
         std: as ``mean``, and in its unit.
-        dtype: of the result: float32, bfloat16 or float16. Values are computed in float32 and rounded once.
+        dtype: of the result: float32, bfloat16 or float16. Values are computed in float32 and rounded to
+            it at the end; between the passes of a ``Compose`` they may be float16, if the result has 16 bits.
         memory_format: of the result: ``torch.contiguous_format`` or ``torch.channels_last``.
         inplace: False, for calls written for torchvision.
 

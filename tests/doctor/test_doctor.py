@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fastload import doctor
 from fastload.cli import app
-from fastload.doctor import rates, sample_times
+from fastload.doctor import rates, sample_times, target
 from fastload.report.verdict import Bound, Cause
 from tests.files import jpeg
 
@@ -197,6 +197,37 @@ def test_a_loader_of_one_batch_has_a_rate_too(photographs):
     assert len(loader) == 1
     assert rates.rate_of(rates.with_workers(loader, 1)) > 0
     assert rates.offloaded(loader, measure=True).samples_per_second > 0
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __iter__(self):
+        return iter(torch.zeros(self.samples, 3, 8, 8))
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        torch.utils.data.DataLoader(Stream(64), batch_size=4),
+        torch.utils.data.DataLoader(Stream(64), batch_size=None),
+        torch.utils.data.DataLoader(torch.zeros(64, 4, 3, 8, 8), batch_size=None),
+    ],
+    ids=["a stream", "a stream of batches", "a data set of batches"],
+)
+def test_loaders_without_a_batch_sampler_have_rates_too(loader):
+    found = doctor.examine(target.ExaminedLoader("loader", loader))
+    assert found.rates[1] > 0
+    assert (found.sample is None) == (loader.batch_size is None)
+
+
+def test_where_nothing_could_be_measured_it_says_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_batches.py").write_text("import torch\ndef batches(): return [torch.zeros(4, 3, 8, 8)]\n")
+    result = run("my_batches:batches")
+    assert result.exit_code == 1
+    assert "Nothing could be measured" in result.stdout
 
 
 def test_what_offload_refuses_is_told_with_its_reason():
