@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Iterator, Mapping, MutableSequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,8 +11,9 @@ import torch
 
 from fastload.structure.loaded_types import is_vision
 from fastload.structure.tree import Path, Tree, name_of, retyped
-from fastload.targets.layout import FROM_CORNERS, TO_CORNERS, Layout, Target, of_kind, one_size
+from fastload.targets.layout import TO_CORNERS, Layout, Target, of_kind, one_size
 from fastload.targets.rows import PerBox, loses_rows, rows_taken
+from fastload.targets.stored import Stored, have_area
 from fastload.transforms.geometry import rows_of
 
 __all__ = ["Targets", "matrices_of"]
@@ -78,8 +79,8 @@ class Targets:
             layout.samples,
             corners.reshape(-1, 2, 2),
             box_rows,
-            clips=clips.repeat(_counts(boxes)),
-            had_area=_have_area(corners),
+            clips=clips.repeat([target.count for target in boxes]),
+            had_area=have_area(corners),
             lost=np.zeros(len(corners), dtype=bool),
             points=places,
             point_rows=point_rows,
@@ -138,11 +139,11 @@ class Targets:
         if self.sizes is None:
             return tree
         boxes, points = (of_kind(kind, self.found) for kind in ("BoundingBoxes", "KeyPoints"))
-        corners = _Stored.of(self.corners.reshape(-1, 4), boxes)
-        moved = tree.replaced(dict(self._typed(corners)) | dict(self._typed(_Stored.of(self.points, points))))
+        corners = Stored.of(self.corners.reshape(-1, 4), boxes)
+        moved = tree.replaced(dict(self._typed(corners)) | dict(self._typed(Stored.of(self.points, points))))
         return moved.replaced(dict(self._dropped(moved, corners, per_box)))
 
-    def _typed(self, stored: _Stored) -> Iterator[tuple[Path, torch.Tensor]]:
+    def _typed(self, stored: Stored) -> Iterator[tuple[Path, torch.Tensor]]:
         """Each tensor of boxes or of keypoints as it is now, with all its rows."""
         assert self.sizes is not None
         sizes = [(height, width) for height, width in self.sizes.tolist()]
@@ -150,7 +151,7 @@ class Targets:
             canvas = one_size(self.sizes, name_of(target.path)) if target.sample is None else sizes[target.sample]
             yield target.path, retyped(values, target.value, canvas_size=canvas)
 
-    def _dropped(self, tree: Tree, boxes: _Stored, per_box: PerBox) -> Iterator[tuple[Path, Any]]:
+    def _dropped(self, tree: Tree, boxes: Stored, per_box: PerBox) -> Iterator[tuple[Path, Any]]:
         """The fields of the images that have lost boxes, without the rows of these."""
         keep = ~self.lost & (boxes.have_area() | ~self.had_area)
         if keep.all():
@@ -218,64 +219,6 @@ def _mapped_corners(corners: np.ndarray, matrices: np.ndarray) -> np.ndarray:
     centres = _mapped(corners.mean(1), matrices)
     halves = (np.abs(matrices[:, :, :2]) @ (corners[:, 1] - corners[:, 0])[:, :, None])[:, :, 0] / 2
     return np.stack([centres - halves, centres + halves], axis=1)
-
-
-def _have_area(boxes: np.ndarray) -> np.ndarray:
-    """Of boxes x1, y1, x2, y2."""
-    areas: np.ndarray = np.all(boxes[:, 2:] > boxes[:, :2], axis=1)
-    return areas
-
-
-@dataclass(frozen=True)
-class _Stored:
-    """Coordinates in the formats and dtypes in which they came.
-
-    All are converted at once to each format and dtype that there is, mostly one: an operation for each image would take
-    longer, and give up the interpreter each time.
-    """
-
-    targets: Sequence[Target]
-    counts: Sequence[int]
-    converted: Mapping[tuple[str | None, torch.dtype], torch.Tensor]
-
-    @classmethod
-    def of(cls, coordinates: np.ndarray, targets: Sequence[Target]) -> _Stored:
-        kinds = {_kind(target) for target in targets}
-        return cls(targets, _counts(targets), {kind: _converted(coordinates, *kind) for kind in kinds})
-
-    def by_target(self) -> Iterator[tuple[Target, torch.Tensor]]:
-        """Each target's own, in its shape and on its device."""
-        split = {kind: torch.split(values, list(self.counts)) for kind, values in self.converted.items()}
-        for place, target in enumerate(self.targets):
-            values, like = split[_kind(target)][place], target.value
-            yield target, values.view(like.shape).to(like.device)
-
-    def have_area(self) -> np.ndarray:
-        """Which boxes have an area as they are stored, bool (B,)."""
-        corners = {
-            (name, dtype): _have_area(values.double().numpy() @ TO_CORNERS[name or "XYXY"])
-            for (name, dtype), values in self.converted.items()
-        }
-        starts = np.cumsum([0, *self.counts])
-        parts = [
-            corners[_kind(target)][start : start + count]
-            for target, start, count in zip(self.targets, starts, self.counts, strict=False)
-        ]
-        return np.concatenate([np.empty(0, dtype=bool), *parts])
-
-
-def _kind(target: Target) -> tuple[str | None, torch.dtype]:
-    return target.format, target.value.dtype
-
-
-def _converted(coordinates: np.ndarray, name: str | None, dtype: torch.dtype) -> torch.Tensor:
-    values = torch.from_numpy(coordinates if name in {None, "XYXY"} else coordinates @ FROM_CORNERS[name])
-    # In float32 first, where 2.9999999999999996 is 3: integers are truncated.
-    return values.to(dtype) if dtype.is_floating_point else values.float().to(dtype)
-
-
-def _counts(targets: Sequence[Target]) -> list[int]:
-    return [target.count for target in targets]
 
 
 def _length(value: Any) -> int | None:
