@@ -17,6 +17,7 @@ __all__ = ["parts"]
 
 BYTES = 255.0
 NO_PEER = "fastload has none like it"
+MAKES_FLOATS = ("Normalize", "ToFloat", "Lambda")
 CV2 = "OpenCV resizes without antialiasing"
 
 
@@ -59,12 +60,18 @@ def _why_not(compose: Any, targets: TargetRole) -> str:
 
 
 def _outcomes(steps: Iterable[Any]) -> Iterator[Any]:
-    is_normalized = False
+    are_bytes = True
     for step in steps:
         outcome = _outcome(step)
-        normalizes = isinstance(outcome, transforms.Normalize)
-        yield "normalises a second time" if is_normalized and normalizes else outcome
-        is_normalized = is_normalized or normalizes
+        if isinstance(outcome, transforms.Normalize) and not are_bytes:
+            outcome = "comes after a step that makes floats"
+        yield outcome
+        are_bytes = are_bytes and not _may_make_floats(step)
+
+
+def _may_make_floats(step: Any) -> bool:
+    """Whether it gives floats for bytes, or may: one of the user's, or one that holds others."""
+    return package_of(step) != "albumentations" or hasattr(step, "transforms") or type(step).__name__ in MAKES_FLOATS
 
 
 def _outcome(step: Any) -> Any:

@@ -10,17 +10,34 @@ __all__ = ["BadImage"]
 
 
 class BadImage(Image.Image):
-    """An image without pixels: what looks at them meets Pillow's error. Converted to RGB or copied, it is itself.
+    """An image of which nothing is known: whoever asks for its size or pixels meets Pillow's error.
 
-    So a data set that only opens a file hands over its bytes, and decoding says what is wrong with them.
+    Converted to RGB or copied, it is itself. So a data set that only opens a file hands over its bytes, and decoding
+    says what is wrong with them.
     """
+
+    format = None
 
     def __init__(self, contents: bytes, source: str, error: Exception) -> None:
         super().__init__()
-        self._mode, self._size = "RGB", (1, 1)
+        self._mode = "RGB"
+        self._is_opening = True
         self.contents = contents
-        self.source = source
+        self.filename = self.source = source
         self.error = error
+
+    def __repr__(self) -> str:
+        return f"BadImage({self.source!r}, {self.error!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BadImage, (self.contents, self.source, self.error)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        if not self._is_opening:
+            raise self.error
+        self._is_opening = False  # Image.open asks once whether it is too large
+        return 1, 1
 
     def load(self) -> Any:
         raise self.error

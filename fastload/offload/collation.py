@@ -9,13 +9,13 @@ import torch
 from torch.utils.data import default_collate
 
 from fastload.data.packing import Decoded, pack
-from fastload.data.unstacked import Unstacked
 from fastload.data.vision_collate import collate_vision
 from fastload.offload.error import CannotOffloadError
 from fastload.offload.handover import HandedImage, HandedImages
 from fastload.structure.tree import Path, name_of, tree_flatten, tree_unflatten
+from fastload.structure.unstacked import Unstacked
 
-__all__ = ["OffloadCollate"]
+__all__ = ["OffloadCollate", "handed", "is_like_jpeg"]
 
 
 class OffloadCollate:
@@ -83,9 +83,15 @@ def _stacked(images: list[torch.Tensor]) -> torch.Tensor | Unstacked:
     return Unstacked(images)
 
 
+def is_like_jpeg(image: torch.Tensor) -> bool:
+    """Whether an image is what a decoded JPEG is: uint8 (3, H, W)."""
+    return image.dtype is torch.uint8 and image.ndim == len("CHW") and len(image) == len("RGB")
+
+
 def _decoded(image: torch.Tensor) -> Decoded:
-    if image.dtype is not torch.uint8 or len(image) != len("RGB"):
+    if not is_like_jpeg(image):
         raise CannotOffloadError(
-            f"an image among JPEG files must be uint8 (3, H, W); got {image.dtype} {tuple(image.shape)}"
+            f"an image among files must be uint8 (3, H, W); got {image.dtype} {tuple(image.shape)}: let the data set "
+            "convert all of them to RGB"
         )
     return Decoded(image.permute(1, 2, 0).numpy())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from torch.utils.data import ConcatDataset, Dataset
 
 from fastload.offload.error import CannotOffloadError
 from fastload.offload.hugging_face import is_of_hugging_face, place_in_hugging_face
-from fastload.offload.opening import undecoded_jpegs
+from fastload.offload.opening import bad_files, opened_files, undecoded_jpegs
 from fastload.offload.place import Place
 from fastload.structure.loaded_types import loaded_types
 
@@ -101,8 +102,8 @@ def _copy(original: Any, **attributes: Any) -> Any:
 class FileDataset(Dataset[Any]):
     """A data set whose JPEG files stay undecoded where the data set would only have decoded them.
 
-    Where it fails, it is asked again, with images that stand for bad files: a file that it only opens and converts is
-    handed over then, and meets its error where files are decoded.
+    Where it fails for a sample, it is asked for this again, with images that stand for bad files: a file that it only
+    opens and converts is handed over then, and meets its error where files are decoded. Any other error is its own.
 
     Attributes:
         dataset: the data set. All other attributes are its own.
@@ -123,21 +124,41 @@ class FileDataset(Dataset[Any]):
         return len(self.dataset)
 
     def __getitem__(self, index: Any) -> Any:
-        return _despite_bad_files(self.dataset.__getitem__, index)
+        read = self.dataset.__getitem__
+        return _despite_bad_files(read, index, again=read)
 
     def __getitems__(self, indices: list[Any]) -> list[Any]:
         """The samples of one batch, as PyTorch asks for them."""
         several = getattr(self.dataset, "__getitems__", None)
         if several is None:
             return [self[index] for index in indices]
-        samples: list[Any] = _despite_bad_files(several, indices)
+
+        def one(index: Any) -> Any:
+            return several([index])[0]
+
+        def each(indices: list[Any]) -> list[Any]:
+            return [_despite_bad_files(one, index, again=one) for index in indices]
+
+        samples: list[Any] = _despite_bad_files(several, indices, again=each)
         return samples
 
 
-def _despite_bad_files(read: Callable[[Any], Any], asked: Any) -> Any:
+def _despite_bad_files(read: Callable[[Any], Any], asked: Any, again: Callable[[Any], Any]) -> Any:
+    """What ``read`` returns for what is asked; if it fails, what ``again`` does if it succeeds and met a bad file."""
+    opened = opened_files()
     with undecoded_jpegs():
         try:
             return read(asked)
-        except Exception:  # noqa: BLE001  (what a data set raises for a bad file is its own matter)
-            with undecoded_jpegs(bad=True):
-                return read(asked)
+        except Exception as error:
+            if opened_files() == opened:
+                raise
+            failure = error
+    try:
+        bad = bad_files()
+        with suppress(Exception), undecoded_jpegs(bad=True):
+            result = again(asked)
+            if bad_files() > bad:
+                return result
+        raise failure
+    finally:
+        del failure  # its traceback holds this frame, and files that are open

@@ -12,7 +12,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from fastload.offload.bad_image import BadImage
 from fastload.offload.error import CannotOffloadError
-from fastload.offload.undecoded import UndecodedJpeg, contents_of
+from fastload.offload.undecoded import contents_of
 from fastload.structure.loaded_types import loaded_types
 
 __all__ = ["HandedImage", "HandedImages", "Handover"]
@@ -31,13 +31,15 @@ class HandedImage:
     Attributes:
         value: the bytes of a file, or a tensor (C, H, W).
         name: the file's path, if it is known.
+        problem: why the data set could not open or decode the file.
     """
 
-    __slots__ = ("name", "value")
+    __slots__ = ("name", "problem", "value")
 
-    def __init__(self, value: bytes | torch.Tensor, name: str = "") -> None:
+    def __init__(self, value: bytes | torch.Tensor, name: str = "", problem: str = "") -> None:
         self.value = value
         self.name = name
+        self.problem = problem
 
     def __repr__(self) -> str:
         return f"HandedImage({self.name or 'unnamed'})"
@@ -129,8 +131,9 @@ class Handover:
 
 def _handed(image: Any) -> HandedImage:
     contents = contents_of(image)
-    name = image.source if isinstance(image, UndecodedJpeg | BadImage) else ""
-    return HandedImage(_pixels(image) if contents is None else contents, name)
+    if contents is None:
+        return HandedImage(_pixels(image))
+    return HandedImage(contents, image.source, str(image.error) if isinstance(image, BadImage) else "")
 
 
 def _pixels(image: Any) -> torch.Tensor:

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from fastload.arguments import resolved_device
 from fastload.environment import float_on
 from fastload.loader import PrefetchLoader
-from fastload.offload.collation import OffloadCollate, handed
+from fastload.offload.collation import OffloadCollate, handed, is_like_jpeg
 from fastload.offload.dataset import FileDataset, transform_of
 from fastload.offload.error import CannotOffloadError
 from fastload.offload.handover import HandedImage, Handover
@@ -83,7 +83,7 @@ def offload(
     """
     theirs = loader if is_prefetcher(loader) else None
     try:
-        plan = _planned(loader if theirs is None else theirs.loader, of_timm=theirs is not None)
+        plan = _planned(loader if theirs is None else theirs.loader, on_error, of_timm=theirs is not None)
         after = [] if theirs is None else device_steps(theirs)
     except CannotOffloadError as error:
         raise CannotOffloadError(f"fl.offload does not know how to do this: {error}.\n{INSTEAD}") from error
@@ -150,7 +150,7 @@ class OffloadPlan:
         return f"{self.place.attribute}\n{self.split}\nimages: {decoding}"
 
 
-def _planned(loader: Any, *, of_timm: bool) -> OffloadPlan:
+def _planned(loader: Any, on_error: str, *, of_timm: bool) -> OffloadPlan:
     if not isinstance(loader, DataLoader):
         raise CannotOffloadError(f"the loader is a {type(loader).__name__} and no DataLoader")
     if isinstance(loader.dataset, IterableDataset):
@@ -166,17 +166,27 @@ def _planned(loader: Any, *, of_timm: bool) -> OffloadPlan:
     dataset = place.with_other(Handover(parts.worker, _arrays(place.transform, parts)))
     before = opened_files()
     samples = _samples(dataset, PROBED)
-    may_be_files = parts.worker is None and opened_files() > before
+    # Decoded images count as files only where something is to be done about bad ones.
+    may_be_files = on_error != "raise" and parts.worker is None and opened_files() > before
     files = _are_files([image for sample in samples for image in _handed_of(sample)], may_be_files)
     collate = OffloadCollate(fast_collate(loader) if of_timm else loader.collate_fn, files=files)
     return OffloadPlan(loader, place, parts, files, dataset, collate, _images_of(samples, collate))
 
 
-def _are_files(images: list[HandedImage], were_opened: bool) -> bool:
-    """Whether images are files: some undecoded, or all opened by Pillow, and decoded to what a JPEG would be."""
+def _are_files(images: list[HandedImage], may_be_files: bool) -> bool:
+    """Whether images are files: some undecoded, or, if they may be, all decoded to what a JPEG would be.
+
+    Raises:
+        CannotOffloadError: they are not, and one of them is a bad file.
+    """
+    if any(isinstance(image.value, bytes) and not image.problem for image in images):
+        return True
     decoded = [image.value for image in images if isinstance(image.value, torch.Tensor)]
-    are_like_jpegs = all(value.dtype is torch.uint8 and len(value) == len("RGB") for value in decoded)
-    return len(decoded) < len(images) or (were_opened and are_like_jpegs)
+    if may_be_files and all(map(is_like_jpeg, decoded)):
+        return True
+    if bad := next((image for image in images if image.problem), None):
+        raise CannotOffloadError(f"the data set cannot open or decode {bad.name or 'a file'}: {bad.problem}")
+    return False
 
 
 def _arrays(transform: Any, parts: Split) -> tuple[str, ...]:

@@ -20,17 +20,18 @@ from fastload.data.files import MOST_BYTES
 from fastload.offload.bad_image import BadImage
 from fastload.offload.undecoded import UndecodedJpeg
 
-__all__ = ["opened_files", "undecoded_jpegs"]
+__all__ = ["bad_files", "opened_files", "undecoded_jpegs"]
 
 WATCH = "FASTLOAD"  # the name of the plugin that is asked first
 
 
 class _Thread(threading.local):
-    """What a thread asks for, and how many files it opened meanwhile."""
+    """What a thread asks for, and how many files it opened meanwhile, and how many of them as ``BadImage``."""
 
     is_on = False
     meets_bad = False
     opened = 0
+    bad = 0
 
 
 _this = _Thread()
@@ -65,6 +66,11 @@ def opened_files() -> int:
     return _this.opened
 
 
+def bad_files() -> int:
+    """How many files this thread has opened as ``BadImage``."""
+    return _this.bad
+
+
 def _register() -> None:
     with _registering:
         Image.init()
@@ -97,6 +103,7 @@ def _bad(file: Any, name: str | bytes) -> Any:
         with Image.open(io.BytesIO(contents)) as image:
             image.load()
     except Exception as error:  # noqa: BLE001  (decoders raise errors of many types for damaged files)
+        _this.bad += 1
         if name:  # Pillow opened the file
             file.close()
         return BadImage(contents, _source(file, name), error)

@@ -40,7 +40,8 @@ class UndecodedJpeg(JpegImageFile):
     @property
     def stays_undecoded(self) -> bool:
         """Whether the file's pixels are those of this image, and it is not decoded yet."""
-        if self.mode != "RGB" or self.fp is None or not self.tile or self.is_reduced:
+        # One that was pickled has no file.
+        if self.mode != "RGB" or getattr(self, "fp", None) is None or not self.tile or self.is_reduced:
             return False
         return "exif" not in self.info or self.getexif().get(ORIENTATION, UPRIGHT) == UPRIGHT
 

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from fastload.data.encoded import EncodedImages
-from fastload.data.unstacked import Unstacked
 from fastload.prefetch.image_group import ImageGroup, ImagePlaces, places_of, skip_together
 from fastload.prefetch.item import Item
 from fastload.stats.contents import note_contents
@@ -20,6 +19,7 @@ from fastload.structure.field import Rule
 from fastload.structure.images import find_images, remark_on_others, remark_on_range
 from fastload.structure.targets import has_targets
 from fastload.structure.tree import Path, Tree, retyped, take_rows, tensors, tree_flatten, tree_unflatten
+from fastload.structure.unstacked import Unstacked
 from fastload.targets.follow import follow
 from fastload.transfer.transfer import Transfer, device_blocks, has_unmoved
 from fastload.transforms import Compose, DecodeJpeg, Key, Normalize, RandomHorizontalFlip, Transform

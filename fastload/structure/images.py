@@ -10,6 +10,7 @@ import torch
 from fastload.structure.field import Rule, find_fields
 from fastload.structure.loaded_types import is_vision
 from fastload.structure.tree import Path, Tree, name_of, tree_unflatten
+from fastload.structure.unstacked import Unstacked
 
 __all__ = ["describe", "find_images", "is_single", "remark_on_others", "remark_on_range"]
 
@@ -97,6 +98,8 @@ def _may_be_image(leaf: Any) -> bool:
 
 def _images_beside(plain: Mapping[Path, torch.Tensor], first: Path, tree: Tree) -> dict[Path, torch.Tensor]:
     """What is an image if the tensor at ``first`` is a single one."""
+    if tree.root is not None and isinstance(tree.root.container, Unstacked):
+        return dict(plain)
     _refuse_samples(plain, first, tree)
     if len(first) == 1 or not isinstance(first[-1], int):
         return {first: plain[first]}

@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Sequence
 from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,8 +48,10 @@ def check_optimizers(optimizers: Sequence[Optimizer], models: Sequence[nn.Module
             )
 
 
-def _check_optimizer(optimizer: object) -> None:
-    if not isinstance(optimizer, Optimizer):
+def _check_optimizer(optimizer: Any) -> None:
+    # A wrapper may hand on what it is asked for, and be no Optimizer itself.
+    is_one = not isinstance(optimizer, type) and hasattr(optimizer, "param_groups") and hasattr(optimizer, "step")
+    if not is_one:
         raise TypeError(
             "optimizer must be a torch.optim.Optimizer, made from model.parameters(), or a list of them; got "
             f"{optimizer!r}"

@@ -219,7 +219,7 @@ class RandomSolarize(_RandomColour):
         return f"RandomSolarize({self.threshold}, p={self.p})"
 
     def operation(self, work: LazyImages) -> tuple[Op, float]:
-        if work.dtype is torch.uint8:
+        if work.are_bytes:
             threshold = self.threshold / 255
         else:
             threshold = number("threshold for floating-point images", self.threshold, 0, 1)

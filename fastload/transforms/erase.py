@@ -91,7 +91,7 @@ class RandomErasing(Transform):
 
     def record(self, work: LazyImages, parameters: Erasure) -> None:
         noise, value = ((1.0,), (0.0,)) if isinstance(self.value, str) else ((0.0,), self.value)
-        if isinstance(self.value, str) and work.dtype is torch.uint8 and not work.is_normalized:
+        if isinstance(self.value, str) and work.are_bytes:
             warnings.warn(
                 "RandomErasing(value='random') writes standard normal noise, which is almost black in uint8 images: "
                 "put it behind Normalize",

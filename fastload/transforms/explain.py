@@ -93,7 +93,7 @@ class DryRun:
         problem = ""
         try:
             self.images = trace.run(transforms)
-        except (TypeError, ValueError) as error:  # a crop, for example, that does not fit into the images of a dry run
+        except Exception as error:  # noqa: BLE001  (a crop may not fit into these images; a user's may read their pixels)
             problem = str(error)
         self.lines += [list(costs) for _, costs in groupby(trace.costs, key=lambda cost: cost.names)]
         if problem:

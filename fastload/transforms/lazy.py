@@ -69,9 +69,9 @@ class LazyImages:
         self._mix: Mix | None = None
 
     @property
-    def is_normalized(self) -> bool:
-        """Whether a normalisation is recorded, and not done yet."""
-        return self._normalization is not None
+    def are_bytes(self) -> bool:
+        """Whether values at this point are those of bytes, and no normalisation has made others of them."""
+        return self.dtype is torch.uint8 and self._normalization is None
 
     @property
     def sizes(self) -> torch.Tensor:
@@ -171,7 +171,7 @@ class LazyImages:
         """Overwrite ``boxes``, int32 (N, 4), with ``bias + scale * noise``, in units of the values at this point."""
         if self._erase is not None or self._mix is not None:
             self.flush()
-        if self.dtype is torch.uint8 and self._normalization is None:
+        if self.are_bytes:
             scale, bias = (tuple(value / 255 for value in values) for values in (scale, bias))
         count = self._channel_count
         if not {len(scale), len(bias)} <= {1, count}:
@@ -403,7 +403,7 @@ class LazyImages:
 
     def _in_units(self, value: float) -> float:
         """A value of the images in 0 to 1."""
-        return value / 255 if self.dtype is torch.uint8 else value
+        return value / 255 if self.are_bytes else value
 
     def _move(self, step: Step, mask_fill: float = 0.0) -> None:
         """Add a step to the geometry, and note it in ``moves`` alone: targets are rounded and clipped after each."""

@@ -45,11 +45,11 @@ def test_a_mean_in_levels_that_albumentations_multiplies_by_255_stays():
     assert parts.steps[0].why.startswith("mean and std are for values from 0 to 255: [123.0, 117.0, 104.0]")
 
 
-def test_a_second_normalisation_stays_in_the_worker_with_what_comes_before_it():
-    whole = A.Compose([A.Normalize(), A.HorizontalFlip(), A.Normalize(), A.ToTensorV2()])
-    parts = fl.split(whole)
+@pytest.mark.parametrize("first", [A.Normalize(), A.ToFloat(255), A.Compose([A.Normalize()])])
+def test_a_normalisation_of_floats_stays_in_the_worker_with_what_comes_before_it(first):
+    parts = fl.split(A.Compose([first, A.HorizontalFlip(), A.Normalize(), A.ToTensorV2()]))
     assert [step.where for step in parts.steps] == ["worker", "worker", "worker", "device"]
-    assert parts.steps[2].why == "normalises a second time"
+    assert parts.steps[2].why == "comes after a step that makes floats"
 
 
 def test_a_class_of_the_user_is_not_taken_for_one_of_the_same_name():

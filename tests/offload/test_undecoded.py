@@ -52,6 +52,13 @@ def test_whatever_looks_at_pixels_sees_those_of_pillow(photograph, use):
     assert (ours == np.asarray(use(Image.open(photograph)))).all()
 
 
+def test_what_was_pickled_is_an_image_as_any_other(photograph):
+    with undecoded_jpegs():
+        image = pickle.loads(pickle.dumps(Image.open(photograph)))
+    assert contents_of(image.convert("RGB")) is None
+    assert image.convert("RGB").size == (40, 30)
+
+
 def test_what_looked_at_pixels_hands_over_no_file(photograph):
     with undecoded_jpegs():
         image = Image.open(photograph)

@@ -302,7 +302,7 @@ def build(**changes):
         ({"max_norm": 1.0, "clip_value": 0.5}, ValueError, "either max_norm or clip_value.*got 1.0 and 0.5"),
         ({"ema": 1.0}, ValueError, "above 0 and below 1.*got 1.0"),
         ({"on_nonfinite": "stop"}, ValueError, "'raise', 'skip', 'ignore'; got 'stop'"),
-        ({"optimizer": []}, ValueError, "at least one; got an empty list"),
+        ({"optimizer": []}, ValueError, "at least one; got none"),
         ({"loss_fn": 0.5}, TypeError, "callable, or None.*got 0.5"),
         ({"scaler": torch.amp.GradScaler("cpu")}, ValueError, "precision='fp16'; got precision='auto'"),
         ({"scaler": 2.0**16, "precision": "fp16"}, TypeError, "torch.amp.GradScaler, or None; got a float"),

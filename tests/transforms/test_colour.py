@@ -98,6 +98,14 @@ def test_areas_of_one_level_stay_so_behind_a_resize(device, dtype, transform, th
     torch.testing.assert_close(recipe(areas, KEY).float().cpu(), expected.expand(-1, 3, 24, 24), atol=tolerance, rtol=0)
 
 
+@pytest.mark.parametrize("operation", [RandomSolarize(0.5, 1.0), RandomPosterize(2, 1.0), RandomAutocontrast(1.0)])
+def test_normalised_values_are_floats(operation):
+    levels = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
+    normalize = Normalize([0.0], [1.0])
+    expected = operation(normalize(levels))
+    torch.testing.assert_close(Compose([normalize, operation])(levels), expected, atol=POINTWISE, rtol=0)
+
+
 @pytest.mark.parametrize("make", [make for make, _ in ONE_OPERATION])
 def test_draws_follow_the_sample_and_the_probability(make):
     assert_parameters_follow_the_sample(make(0.5, 0.5))

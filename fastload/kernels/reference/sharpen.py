@@ -34,4 +34,5 @@ def sharpen(images: torch.Tensor, factors: torch.Tensor, *, dtype: torch.dtype =
         inner = values[..., 1:-1, 1:-1]
         smooth = conv2d(values, filters, groups=channels)
         inner += (1 - factors) * (smooth - inner)
-    return from_unit(torch.where(factors == 1, values, values.clamp(0, 1)), images, dtype)
+    # Not by the formula, in which an infinite neighbour would make NaN of 0 times infinity.
+    return from_unit(torch.where(factors == 1, to_unit(images), values.clamp(0, 1)), images, dtype)
