@@ -247,7 +247,9 @@ def sharpen(images: torch.Tensor, factors: torch.Tensor, *, dtype: torch.dtype =
     return _run("sharpen", images, factors, dtype=dtype)
 
 
-def equalize(images: torch.Tensor, chosen: torch.Tensor, *, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def equalize(
+    images: torch.Tensor, chosen: torch.Tensor, *, dtype: torch.dtype = torch.float32, of_bytes: bool = False
+) -> torch.Tensor:
     """Equalize the histogram of each channel of chosen images, and copy the others, in two passes.
 
     >>> dull = torch.arange(100, 104, dtype=torch.uint8).repeat(1, 1, 256, 1)
@@ -255,12 +257,13 @@ def equalize(images: torch.Tensor, chosen: torch.Tensor, *, dtype: torch.dtype =
     tensor([  0,  85, 171, 255], dtype=torch.uint8)
 
     The result is that of torchvision's ``equalize``, whose formula is Pillow's ``ImageOps.equalize``. Floating-point
-    images are quantised to 256 levels first.
+    images are quantised to 256 levels first: by ``to_dtype``, to parts of equal width, or to the nearest byte.
 
     Args:
         images: (N, C, H, W), any strides; uint8, float16, bfloat16 or float32.
         chosen: bool (N,) on the CPU: which images to equalize.
         dtype: of the result: uint8, float16, bfloat16 or float32.
+        of_bytes: whether floating-point values are those of bytes, k / 255, with rounding errors.
 
     Returns:
         The images, (N, C, H, W), with the memory format of those given.
@@ -269,7 +272,7 @@ def equalize(images: torch.Tensor, chosen: torch.Tensor, *, dtype: torch.dtype =
         ValueError: ``chosen`` is not bool with one for each image.
     """
     check_each("chosen", chosen, torch.bool, (len(images),))
-    return _run("equalize", images, chosen, dtype=dtype)
+    return _run("equalize", images, chosen, dtype=dtype, of_bytes=of_bytes)
 
 
 def _run(name: str, images: torch.Tensor, *parameters: Any, **options: Any) -> torch.Tensor:

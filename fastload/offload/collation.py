@@ -11,7 +11,7 @@ from torch.utils.data import default_collate
 from fastload.data.packing import Decoded, pack
 from fastload.data.vision_collate import collate_vision
 from fastload.offload.error import CannotOffloadError
-from fastload.offload.handover import HandedImage, HandedImages
+from fastload.offload.handover import HandedImage, HandedImages, refuse_others
 from fastload.structure.tree import Path, name_of, tree_flatten, tree_unflatten
 from fastload.structure.unstacked import Unstacked
 
@@ -60,6 +60,8 @@ def handed(tree: Any) -> list[tuple[Path, Any]]:
     for path, value in tree.walk():
         if isinstance(value, HandedImages) or _are_listed(value):
             found.append((path, value))
+        elif _are_mixed(value):
+            refuse_others(value)
         elif isinstance(value, HandedImage) and (not found or found[-1][0] != path[:-1]):
             raise CannotOffloadError(f"collate_fn leaves images in their samples: {name_of(path)} is one image")
     return found
@@ -67,6 +69,14 @@ def handed(tree: Any) -> list[tuple[Path, Any]]:
 
 def _are_listed(value: Any) -> bool:
     return isinstance(value, list | tuple) and bool(value) and all(isinstance(each, HandedImage) for each in value)
+
+
+def _are_mixed(value: Any) -> bool:
+    """Whether it is a list of images of which some are not handed over, and not a sample with its image."""
+    if not isinstance(value, list | tuple):
+        return False
+    others = [each for each in value if not isinstance(each, HandedImage)]
+    return 0 < len(others) < len(value) and all(getattr(each, "ndim", 0) == len("CHW") for each in others)
 
 
 def _stacked(images: list[torch.Tensor]) -> torch.Tensor | Unstacked:

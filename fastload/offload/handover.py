@@ -15,7 +15,7 @@ from fastload.offload.error import CannotOffloadError
 from fastload.offload.undecoded import contents_of
 from fastload.structure.loaded_types import loaded_types
 
-__all__ = ["HandedImage", "HandedImages", "Handover"]
+__all__ = ["HandedImage", "HandedImages", "Handover", "refuse_others"]
 
 Worker = Callable[..., Any]
 PIXEL_DIMS = 3
@@ -48,8 +48,10 @@ class HandedImage:
     def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), options: Any = None) -> HandedImages:
         images: Any = arguments[0] if arguments else (options or {}).get("tensors")
         others = {key: value for key, value in (options or {}).items() if key != "tensors"}
-        if function is torch.stack and len(arguments) <= 1 and others in ({}, {"dim": 0}):
-            return HandedImages(images)
+        if function is torch.stack:
+            refuse_others(images)
+            if len(arguments) <= 1 and others in ({}, {"dim": 0}):
+                return HandedImages(images)
         raise CannotOffloadError(f"{_name_of(function)} is applied to images after their transform")
 
 
@@ -67,7 +69,18 @@ class HandedImages:
 
 
 def _stacked(images: Sequence[HandedImage], **_: Any) -> HandedImages:
+    refuse_others(images)
     return HandedImages(images)
+
+
+def refuse_others(images: Sequence[Any]) -> None:
+    """Refuse images of which some are not handed over."""
+    other = next((image for image in images if not isinstance(image, HandedImage)), None)
+    if other is not None:
+        raise CannotOffloadError(
+            f"the data set returns a {type(other).__name__} of its own for some samples, and an image for others. If "
+            'it does so for bad files, let it raise, and say fl.offload(loader, on_error="skip") or "zero"'
+        )
 
 
 def _walked(*_: Any) -> Any:

@@ -81,6 +81,10 @@ def offload(
             TypeError; the message has the reason and the lines to write instead.
         ValueError: the data set is empty, or an argument is refused by :class:`PrefetchLoader`.
     """
+    if "images" in settings:
+        raise TypeError(
+            f"fl.offload finds the images of a batch itself; got images={settings['images']!r}: leave it out"
+        )
     theirs = loader if is_prefetcher(loader) else None
     try:
         plan = _planned(loader if theirs is None else theirs.loader, on_error, of_timm=theirs is not None)
@@ -278,6 +282,8 @@ def _images_of(samples: list[Any], collate: OffloadCollate) -> list[Path]:
     images = [path for path, _ in handed(tree_flatten(batch))]
     if len(images) != len(_handed_of(samples[0])):
         raise CannotOffloadError("collate_fn leaves out images")
+    with _same_random_numbers():
+        collate(samples)  # images that differ in kind are refused now, and not within training
     return images
 
 

@@ -108,7 +108,8 @@ class Batch:
             return []
         if self.views:
             return [view.result() for view in self.single_views()]
-        return [self._typed(image) for image in self._pixels] if isinstance(self._pixels, Ragged) else self._pixels
+        images = self._pixels.stacked() if isinstance(self._pixels, Ragged) else self._pixels
+        return [self._typed(image) for image in images] if isinstance(images, Ragged) else self._typed(images)
 
     @contextmanager
     def work(self, *, channels: int | None = None, store: torch.dtype = torch.float32) -> Iterator[LazyImages]:

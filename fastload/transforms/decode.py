@@ -90,7 +90,7 @@ class DecodeJpeg(Transform):
         if len(problems) == len(files) > 1:
             reasons = f"{reasons}. All files of the batch are bad: fl.collate(images=...) says which field is the image"
         if self.on_error == "raise":
-            raise BadImageError(f"cannot decode {reasons}. Pass T.DecodeJpeg(on_error='skip') to leave out such files")
+            raise BadImageError(f"cannot decode {reasons}. Pass on_error='skip' to leave out such files")
         if not self._warned:
             self._warned = True
             action = "left out" if self.on_error == "skip" else "replaced by black images"

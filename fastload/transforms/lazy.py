@@ -211,7 +211,7 @@ class LazyImages:
     def equalize(self, chosen: torch.Tensor) -> None:
         """Equalise the histograms of the images ``chosen``, bool (N,)."""
         self.flush_batch()
-        self._step("equalize", self._each(chosen, False))
+        self._step("equalize", self._each(chosen, False), of_bytes=self.are_bytes)
 
     # How it is done
 

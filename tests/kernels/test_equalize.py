@@ -57,6 +57,18 @@ def test_the_kernel_is_right(device, dtype, images, chosen, laid_out):
 
 
 @pytest.mark.parametrize("device", HERE)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_values_near_bytes_count_as_these(device, dtype):
+    levels = torch.randint(100, 140, (1, 3, 30, 40), generator=torch.Generator().manual_seed(0))
+    errors = 0.4 * torch.rand(levels.shape, generator=torch.Generator().manual_seed(1)) - 0.2  # of a level
+    images = ((levels + errors) / 255).to(dtype)
+    expected = functional.equalize(levels.byte())
+    for equalize in (reference("equalize"), kernel("equalize")):
+        equalized = equalize(images.to(device), torch.tensor([True]), dtype=torch.uint8, of_bytes=True)
+        assert torch.equal(equalized.cpu(), expected)
+
+
+@pytest.mark.parametrize("device", HERE)
 def test_levels_beyond_full_scale_count_as_full_scale(device):
     images = torch.linspace(-0.5, 1.5, 2400).view(1, 1, 40, 60)
     expected = functional.equalize(images.clamp(0, 1))

@@ -575,6 +575,53 @@ def test_a_bad_image_has_no_size(tmp_path, pairs):
         list(loader)
 
 
+@pytest.mark.parametrize("at", [0, 1], ids=["first of its batch", "second"])
+@pytest.mark.parametrize(
+    "collate", [None, lambda samples: ([sample["image"] for sample in samples], samples[0]["number"])]
+)
+def test_a_data_set_that_replaces_bad_files_is_told_to_let_them_raise(tmp_path, pairs, at, collate):
+    class Replacing(Pairs):
+        def __getitem__(self, index):
+            try:
+                image = self.transform(Image.open(self.files[index]).convert("RGB"))
+            except OSError:
+                image = torch.zeros(3, 32, 32)
+            return {"image": image, "number": index}
+
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    files = [*pairs.files[:4], *pairs.files[4 : 4 + at], tmp_path / "bad.png", *pairs.files[6:8]]
+    loader = fl.offload(DataLoader(Replacing(files, evaluation()), 2, collate_fn=collate), device="cpu")
+    with pytest.raises(TypeError, match=r'let it raise, and say fl\.offload\(loader, on_error="skip"\)'):
+        list(loader)
+
+
+def test_an_image_and_its_mask_with_one_transform_are_refused_at_once(pairs):
+    class Masked(Pairs):
+        def __getitem__(self, index):
+            image = Image.open(self.files[index]).convert("RGB")
+            return self.transform(image), self.transform(image.convert("L"))
+
+    transform = v2.Compose([v2.CenterCrop(32), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+    with pytest.raises(TypeError, match=r"got torch.uint8 \(1, .*convert all of them to RGB"):
+        fl.offload(DataLoader(Masked(pairs.files, transform), 2), device="cpu")
+
+
+def test_the_images_are_found_and_cannot_be_named(folder):
+    with pytest.raises(TypeError, match="got images=0: leave it out"):
+        fl.offload(DataLoader(folder, 2), images=0)
+
+
+@pytest.mark.parametrize("form", ["jpg", "png"])
+def test_files_of_one_size_are_one_batch_without_a_crop_or_resize(tmp_path, form):
+    (tmp_path / "class").mkdir()
+    for number in range(4):
+        Image.new("RGB", (40, 30), (60 * number, 0, 0)).save(tmp_path / "class" / f"{number}.{form}")
+    transform = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])
+    loader = DataLoader(ImageFolder(tmp_path, transform), 4)
+    images, _ = next(iter(fl.offload(loader, device="cpu", on_error="skip")))
+    assert_near(images, next(iter(loader))[0])
+
+
 def test_a_grey_folder_with_a_bad_file_in_front_is_refused(tmp_path):
     files = [tmp_path / f"{number}.png" for number in range(4)]
     for file in files:

@@ -16,7 +16,7 @@ WARPS = 8
 
 
 @triton.jit
-def _tables_kernel(images, tables, chosen, shape, strides, BLOCK: tl.constexpr):
+def _tables_kernel(images, tables, chosen, shape, strides, OF_BYTES: tl.constexpr, BLOCK: tl.constexpr):
     """Compute the lookup table of one channel of one image. One program reads all of it, so no atomics are needed."""
     plane = tl.program_id(0)
     channels, height, width = shape[1], shape[2], shape[3]
@@ -29,7 +29,7 @@ def _tables_kernel(images, tables, chosen, shape, strides, BLOCK: tl.constexpr):
             inside = pixel < height * width
             y = pixel // width
             at = offset(strides, n, plane % channels, y, pixel - y * width)
-            histogram += tl.histogram(_levels(images, at, inside), 256, mask=inside)
+            histogram += tl.histogram(_levels(images, at, inside, OF_BYTES), 256, mask=inside)
         tl.store(tables + plane * 256 + level, _table(histogram, height * width).to(tl.uint8))
 
 
@@ -48,11 +48,12 @@ def _table(histogram, pixels):
 
 
 @triton.jit
-def _levels(images, at, inside):
-    """Load levels, 0 to 255. Floating-point values are quantised to bins of equal width, as by ``to_dtype``."""
+def _levels(images, at, inside, OF_BYTES: tl.constexpr):
+    """Load levels, 0 to 255. Floats are rounded to bytes, or quantised to bins of equal width, as by ``to_dtype``."""
     if images.dtype.element_ty == tl.uint8:
         return tl.load(images + at, inside, 0).to(tl.int32)
-    levels = (tl.load(images + at, inside, 0).to(tl.float32) * 255.999).to(tl.int32)
+    values = tl.load(images + at, inside, 0).to(tl.float32)
+    levels = (values * 255 + 0.5 if OF_BYTES else values * 255.999).to(tl.int32)
     return tl.minimum(tl.maximum(levels, 0), 255)
 
 
@@ -65,6 +66,7 @@ def _apply_kernel(
     shape,
     strides,
     out_strides,
+    OF_BYTES: tl.constexpr,
     GROUP: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -74,12 +76,14 @@ def _apply_kernel(
     to = offset(out_strides, n, c, y, x)
     if tl.load(chosen + n):
         table = (n * shape[1] + c) * 256
-        write(out, to, read(tables, table + _levels(images, at, inside), inside), inside)
+        write(out, to, read(tables, table + _levels(images, at, inside, OF_BYTES), inside), inside)
     else:
         write(out, to, read(images, at, inside), inside)
 
 
-def equalize(images: torch.Tensor, chosen: torch.Tensor, *, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def equalize(
+    images: torch.Tensor, chosen: torch.Tensor, *, dtype: torch.dtype = torch.float32, of_bytes: bool = False
+) -> torch.Tensor:
     """See :func:`fastload.kernels.equalize`."""
     out = torch.empty_like(images, dtype=dtype)
     if out.numel() == 0:
@@ -88,7 +92,7 @@ def equalize(images: torch.Tensor, chosen: torch.Tensor, *, dtype: torch.dtype =
     (chosen,) = upload_parameters(images.device, chosen)
     tables = torch.empty(n, channels, 256, dtype=torch.uint8, device=images.device)
     _tables_kernel[(n * channels,)](
-        images, tables, chosen, tuple(images.shape), images.stride(), BLOCK=BLOCK, num_warps=WARPS
+        images, tables, chosen, tuple(images.shape), images.stride(), of_bytes, BLOCK=BLOCK, num_warps=WARPS
     )
-    launch(_apply_kernel, images, out, tables, chosen)
+    launch(_apply_kernel, images, out, tables, chosen, OF_BYTES=of_bytes)
     return out
