@@ -258,7 +258,7 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
         share = samplers.share
         key = Key(self.seed, self.epoch, place=share.first, stride=share.stride, step=share.ranks)
         samples = progress.yielded.samples
-        prepare = Preparer(self._side, self.transform, key, self.clock.files, samples, self._images)
+        prepare = Preparer(self._side, self.transform, key, self.clock.files, samples, self._images, samplers)
         self._samplers_epoch = progress.samplers_epoch
         self.epoch += 1
         self._progress, self._resumption, self._resumed = progress, None, resumption

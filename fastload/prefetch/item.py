@@ -37,6 +37,8 @@ class Item:
     """Its image files in pinned memory, until they are decoded."""
     images: dict[Path, DecodedImages] = field(default_factory=dict)
     """Those of its files that a thread decoded ahead."""
+    skipped: int = 0
+    """How many of its samples were left out, whose files cannot be decoded."""
     slot: Slot | None = None
     """Its slot among the batches on the device."""
     batch: Any = None

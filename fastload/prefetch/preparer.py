@@ -13,6 +13,7 @@ import torch
 from fastload.data.encoded import EncodedImages
 from fastload.prefetch.image_group import ImageGroup, ImagePlaces, places_of, skip_together
 from fastload.prefetch.item import Item
+from fastload.resume.samplers import SamplerState
 from fastload.stats.contents import note_contents
 from fastload.streams import SideStream, SyncStream
 from fastload.structure.field import Rule
@@ -46,6 +47,7 @@ class Preparer:
         counts: Counter[str] | None = None,
         samples: int = 0,
         images: Rule = None,
+        samplers: SamplerState | None = None,
     ) -> None:
         self.side = side
         self._transfer = Transfer(side)
@@ -56,6 +58,7 @@ class Preparer:
         self._counts = Counter() if counts is None else counts
         self._samples = samples
         self._images = images
+        self._samplers = samplers or SamplerState(None)
 
     @torch.no_grad()
     def __call__(self, item: Item) -> bool:
@@ -70,7 +73,7 @@ class Preparer:
             tree = tree.replaced(self._transfer.move(tree.leaves))
             item.times.mark("copy ends" if self._transform is None else "transform ends", self.side)
             if item.slot is not None and item.slot.buffer is not None:
-                tree = item.slot.buffer.fill(tree)
+                tree = item.slot.buffer.fill(tree, self._missing(item))
         if tree is None:
             return False
         leaves = tree.leaves.values()
@@ -83,6 +86,10 @@ class Preparer:
     def close(self) -> None:
         """Drop the pinned memory of the pass."""
         self._transfer.close()
+
+    def _missing(self, item: Item) -> int:
+        """How many samples fewer than a whole batch it is known to have."""
+        return item.skipped + self._samplers.missing(item.times.samples, item.position.drawn)
 
     def _transformed(self, item: Item, tree: Tree, transform: Transform) -> Tree | None:
         """The batch with its images transformed, and all that belongs to them; None if all samples are skipped."""
@@ -110,6 +117,7 @@ class Preparer:
                 transform.run(group.batch, self._key.from_sample(places.sample).for_view(places.view))
                 results |= _returned(group.batch, {path: images[path] for path in places.paths}, tree)
                 most = max(most, places.sample + group.samples)
+        item.skipped = max((len(group.skipped) for group in files), default=0)
         self._key = self._key.advanced(most)
         self._samples += most
         return self._followed(tree.replaced(results), _by_path(results), groups)

@@ -24,9 +24,9 @@ class Static:
     Static(short='pad', poison=False, refuse=False)
 
     Args:
-        short: what happens to a batch with fewer samples than the first. ``"dynamic"``: it comes in memory of its own.
-            ``"drop"``: it is left out. ``"pad"``: zeros follow its samples, and every batch comes as ``(batch, mask)``
-            with ``mask``, bool (N,), True for samples.
+        short: what happens to a batch with fewer samples than a whole one. ``"dynamic"``: it comes in memory of its
+            own. ``"drop"``: it is left out. ``"pad"``: zeros follow its samples, and every batch comes as
+            ``(batch, mask)`` with ``mask``, bool (N,), True for samples. docs/streams.md says which batch is whole.
         poison: for debugging: when a batch is released, all bytes of its memory are set to 0xFF (NaN in floating point)
             on the consumer's stream, so that a later read shows.
         refuse: for debugging: asking for the next but one batch while a tensor, a view or autograd still holds memory
@@ -67,13 +67,15 @@ class FixedBuffer:
         self._memory: list[torch.Tensor] = []
         self._owners: list[int] = []  # of each tensor here, while nobody holds a batch that lies here
 
-    def fill(self, tree: Tree) -> Tree | None:
+    def fill(self, tree: Tree, missing: int = 0) -> Tree | None:
         """A batch on the device, copied here on the current stream; None if it is to be dropped.
+
+        ``missing`` says how many samples fewer it is known to have than a whole batch.
 
         Raises:
             TypeError: it differs in structure from the first batch, or holds what is no dense tensor.
         """
-        samples = self._spec.samples_of(tree)
+        samples = self._spec.samples_of(tree, missing)
         is_padded = self._static.short == "pad"
         if samples < self._spec.samples and not is_padded:
             return tree if self._static.short == "dynamic" else None
@@ -108,19 +110,22 @@ class FixedBuffer:
 
 
 class BatchSpec:
-    """Shapes and dtypes of the first batch. All later ones have the same, but for fewer samples."""
+    """Shapes and dtypes of a whole batch, which are learnt from the first. All have the same, but for fewer samples."""
 
     def __init__(self) -> None:
         self.samples = 0
         self._likes: dict[Path, torch.Tensor] = {}
 
-    def samples_of(self, tree: Tree) -> int:
-        """How many samples a batch has; refused if it differs from the first in anything else."""
+    def samples_of(self, tree: Tree, missing: int = 0) -> int:
+        """How many samples a batch has; refused if it differs from the first in anything else.
+
+        A whole one has ``missing`` more than this one, if this is the first.
+        """
         found = {path: _plain(leaf, path) for path, leaf in tree.movables.items()}
         samples = next((len(tensor) for tensor in found.values() if tensor.ndim), 0)
         if not self._likes:
-            self.samples = samples
-            self._likes = {path: torch.empty_like(tensor, device="meta") for path, tensor in found.items()}
+            self.samples = samples + missing
+            self._likes = {path: _like(tensor, samples, self.samples) for path, tensor in found.items()}
         for path in found | self._likes:
             self._check(path, found.get(path), samples)
         return samples
@@ -140,9 +145,15 @@ class BatchSpec:
             fewer = (samples, *like.shape[1:]) if like.ndim and len(like) == self.samples >= samples else like.shape
             if tensor.shape in (like.shape, fewer):
                 return
+        what_to_do = (
+            f"the first batch had {self.samples} samples, for which there is memory, and this one has {samples}; let "
+            "the first be a whole batch (drop_last=True; a collate function that leaves none out), or leave out static"
+            if 0 < self.samples < samples
+            else "batches at fixed addresses are all alike, but for fewer samples; leave out static, or make them so "
+            "in the collate function"
+        )
         raise TypeError(
-            f"{name_of(path)} is {_describe(tensor)} and was {_describe(like)} in the first batch: batches at fixed "
-            "addresses are all alike, but for fewer samples; leave out static, or make them so in the collate function"
+            f"{name_of(path)} is {_describe(tensor)} and was {_describe(like)} in the first batch: {what_to_do}"
         )
 
 
@@ -153,6 +164,14 @@ def _plain(leaf: Any, path: Path) -> torch.Tensor:
             f"{f' of layout {leaf.layout}' if isinstance(leaf, torch.Tensor) else ''}: leave out static, or change it"
         )
     return leaf.as_subclass(torch.Tensor)
+
+
+def _like(tensor: torch.Tensor, samples: int, whole: int) -> torch.Tensor:
+    """A tensor without memory, with the layout that one of ``samples`` samples has in a ``whole`` batch."""
+    if samples == whole or not tensor.ndim or len(tensor) != samples:
+        return torch.empty_like(tensor, device="meta")
+    row = torch.empty_like(tensor[0], device="meta")
+    return torch.empty_strided((whole, *row.shape), (row.numel(), *row.stride()), dtype=row.dtype, device="meta")
 
 
 def _owners(tensor: torch.Tensor) -> int:

@@ -101,6 +101,18 @@ class SamplerState:
             return {"batch_size", "num_workers"} | ({"ranks"} if self.share.known_by == SAMPLER else set())
         return {"num_workers"} if self.has_indices else set()
 
+    def missing(self, rows: int, drawn: int) -> int:
+        """How many samples an epoch's last batch, of ``rows``, is short of ``batch_size``; 0 for others, or if unknown.
+
+        ``drawn`` is :attr:`Position.drawn` after it.
+        """
+        batches, size = self._samplers[1], self.batch_size or 0
+        samples = length_of(getattr(batches, "sampler", None)) if isinstance(batches, BatchSampler) else None
+        if samples is None or samples < size:  # an epoch's only batch is a whole one
+            return 0
+        missing = max(drawn - samples, 0)
+        return missing if rows == size - missing else 0  # a collate function may make more or fewer of them
+
     # What an epoch's order is drawn from
 
     def start(self) -> dict[str, Any]:

@@ -5,11 +5,13 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, default_collate
 from torchvision import tv_tensors
 
 import fastload as fl
 from fastload import transforms as T
 from tests.batches import NumberedBatches, numbered_loader
+from tests.files import jpeg
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -81,6 +83,81 @@ def test_a_short_batch_is_padded_if_that_is_asked_for(device):
     assert all(all(mask) for _, mask, _ in seen[:-1])
     assert seen[-1][:2] == ([20, 21, 0, 0], [True, True, False, False])
     assert seen[-1][2] == seen[-4][2]
+
+
+WHAT_BECOMES_OF_A_SHORT_BATCH = {"dynamic": [2], "drop": [], "pad": [4]}  # of 2 samples, where a whole one has 4
+
+
+def lengths(batches, short):
+    return [len(batch[0][0] if short == "pad" else batch[0]) for batch in batches]
+
+
+@pytest.mark.parametrize("short", WHAT_BECOMES_OF_A_SHORT_BATCH)
+@pytest.mark.parametrize("transform", [None, T.RandomHorizontalFlip()])
+def test_a_run_resumed_at_a_short_batch_goes_on_with_whole_ones(short, transform):
+    def loader():
+        return fl.PrefetchLoader(numbered_loader(samples=10), transform=transform, device="cpu", static=short)
+
+    interrupted = loader()
+    batches = iter(interrupted)
+    next(batches), next(batches)
+    resumed = loader()
+    resumed.load_state_dict(interrupted.state_dict())
+    last = WHAT_BECOMES_OF_A_SHORT_BATCH[short]
+    assert lengths(resumed, short) == last
+    assert lengths(resumed, short) == [4, 4, *last]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("short", WHAT_BECOMES_OF_A_SHORT_BATCH)
+def test_a_first_batch_of_which_samples_were_skipped_is_a_short_one(short, ahead):
+    good = jpeg(8, 8)
+    samples = [(b"", 0), (good, 1), (good, 2), (b"", 3), *((good, label) for label in range(4, 12))]
+    batches = DataLoader(samples, batch_size=4, collate_fn=fl.collate)
+    transform = T.Compose([T.DecodeJpeg(on_error="skip"), T.Resize((8, 8))])
+    loader = fl.PrefetchLoader(batches if ahead else list(batches), transform=transform, device="cpu", static=short)
+    with pytest.warns(UserWarning, match="left out"):
+        assert lengths(loader, short) == [*WHAT_BECOMES_OF_A_SHORT_BATCH[short], 4, 4]
+
+
+def test_a_first_batch_that_is_short_is_padded_in_the_layout_of_a_whole_one():
+    normalize = T.Normalize([0.0] * 3, [1.0] * 3, memory_format=torch.channels_last)
+    loader = fl.PrefetchLoader(numbered_loader(samples=10), transform=normalize, device="cpu", static="pad", depth=1)
+    loader.skip(2)
+    (images, labels), mask = next(iter(loader))
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert labels.tolist() == [8, 9, 0, 0]
+    assert mask.tolist() == [True, True, False, False]
+    assert not images[~mask].any()
+
+
+@pytest.mark.parametrize("static", [True, "drop", "pad"])
+def test_the_only_batch_of_an_epoch_is_a_whole_one(static):
+    addresses = [
+        (batch[0] if static == "pad" else batch)[1].data_ptr()
+        for loader in [fl.PrefetchLoader(numbered_loader(samples=3), device="cpu", static=static)]
+        for _ in range(8)
+        for batch in loader
+    ]
+    assert addresses[4:] == addresses[:4]
+
+
+@pytest.mark.parametrize("static", [True, "drop", "pad"])
+def test_a_collate_function_may_make_another_number_of_samples(static):
+    def pairs(samples):
+        return default_collate(samples[::2])
+
+    loader = fl.PrefetchLoader(numbered_loader(samples=12, collate_fn=pairs), device="cpu", static=static)
+    loader.skip(1)
+    assert lengths(loader, static) == [2, 2]
+
+
+@pytest.mark.parametrize("static", [True, "drop", "pad"])
+def test_a_batch_with_more_samples_than_the_first_is_refused_with_both_numbers(static):
+    batches = iter(fl.PrefetchLoader([torch.zeros(3, 2), torch.zeros(4, 2)], device="cpu", static=static))
+    next(batches)
+    with pytest.raises(TypeError, match=r"first batch had 3 samples, .* this one has 4; let the first be a whole"):
+        next(batches)
 
 
 @pytest.mark.parametrize("device", DEVICES)
