@@ -37,6 +37,7 @@ __all__ = [
 def check_optimizers(optimizers: Sequence[Optimizer], models: Sequence[nn.Module]) -> None:
     if not optimizers:
         raise ValueError("optimizer must be an optimizer or a list of at least one; got none")
+    _check_each_is_once("optimizer", optimizers)
     known = {id(parameter) for model in models for parameter in model.parameters()}
     for optimizer in optimizers:
         _check_optimizer(optimizer)
@@ -46,6 +47,15 @@ def check_optimizers(optimizers: Sequence[Optimizer], models: Sequence[nn.Module
                 f"optimizer must hold parameters of the model; got {len(held)} parameters, none the model's. "
                 "Make it from model.parameters(), after the last call that replaces them"
             )
+
+
+def _check_each_is_once(name: str, given: Sequence[object]) -> None:
+    if len({id(each) for each in given}) < len(given):
+        names = ", ".join(type(each).__name__ for each in given)
+        raise ValueError(
+            f"{name} must name each object once, as each is stepped once an update; got one several times in "
+            f"[{names}]. Leave out the others"
+        )
 
 
 def _check_optimizer(optimizer: Any) -> None:
@@ -142,6 +152,7 @@ def check_on_nonfinite(on_nonfinite: object) -> None:
 
 
 def check_schedulers(schedulers: Sequence[object], optimizers: Sequence[Optimizer]) -> None:
+    _check_each_is_once("scheduler", schedulers)
     for scheduler in schedulers:
         if not is_scheduler(scheduler):
             raise TypeError(

@@ -327,6 +327,16 @@ def test_bad_arguments_are_refused_with_the_value_and_those_allowed(changes, err
         build(**changes)
 
 
+def test_an_optimizer_or_a_scheduler_that_is_given_twice_is_refused():
+    model = SmallNet()
+    optimizer = sgd(model)
+    scheduler = halving(optimizer)
+    with pytest.raises(ValueError, match=r"optimizer must .* once.*; got one several times in \[SGD, SGD\]"):
+        TrainStep(model, [optimizer, optimizer], nn.CrossEntropyLoss())
+    with pytest.raises(ValueError, match=r"scheduler must .* once.*; got one several times in \[StepLR, StepLR\]"):
+        TrainStep(model, optimizer, nn.CrossEntropyLoss(), scheduler=[scheduler, scheduler])
+
+
 def test_several_models_need_a_loss_fn_that_takes_them():
     models = [SmallNet(), SmallNet()]
     with pytest.raises(TypeError, match=r"loss_fn\(\*models, \*batch\); got None"):
