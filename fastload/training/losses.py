@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fastload.training.tensors import described
 
-__all__ = ["LossTerms", "Losses"]
+__all__ = ["LossTerms", "Losses", "check_gradient"]
 
 NAME_THEM = "Name the terms to be summed, such as TrainStep(..., losses={names!r})"
 
@@ -69,7 +69,10 @@ class LossTerms:
         for name, entry in returned.items():
             _scalar(entry, f"a dict whose {name!r} is ")
         if not with_gradient:
-            raise ValueError(f"a term of the loss must carry a gradient; got {', '.join(map(repr, returned))} without")
+            names = ", ".join(map(repr, returned))
+            raise ValueError(
+                f"a term of the loss must carry a gradient; got {names} without: {_why_without_gradient()}"
+            )
         left_out = [name for name in returned if name not in with_gradient]
         if left_out and not self._has_warned:
             self._has_warned = True
@@ -88,6 +91,21 @@ class LossTerms:
                 f"of 'loss', or to be added to it. {NAME_THEM.format(names='loss')}, or losses={('loss', *others)!r}"
             )
         return ["loss"]
+
+
+def check_gradient(loss: Tensor) -> None:
+    """Refuse a loss that has no backward pass."""
+    if not loss.requires_grad:
+        raise ValueError(f"the loss must carry a gradient; got one without: {_why_without_gradient()}")
+
+
+def _why_without_gradient() -> str:
+    if not torch.is_grad_enabled():
+        return "gradients are off here; call the step outside torch.no_grad() and torch.inference_mode()"
+    return (
+        "it does not depend on a parameter that requires a gradient; leave out .detach(), .item() and torch.no_grad() "
+        "in model and loss, and let the parameters to be trained have requires_grad=True"
+    )
 
 
 def _scalars(returned: Mapping[str, object]) -> dict[str, Tensor]:

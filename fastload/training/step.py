@@ -28,7 +28,7 @@ from fastload.training.accumulation import AccumulationWindow
 from fastload.training.cuda_graphs import Graphs
 from fastload.training.ema import EMA
 from fastload.training.gated_optimizer import GatedOptimizer
-from fastload.training.losses import Losses, LossTerms
+from fastload.training.losses import Losses, LossTerms, check_gradient
 from fastload.training.memory import StageCallback, StageMemory, on_host, profile_memory, restored
 from fastload.training.nonfinite import (
     OVERFLOWS_IN_A_ROW,
@@ -126,6 +126,7 @@ class TrainStep:
 
     Raises:
         ValueError: an argument is out of its range, or does not belong to the others.
+            From a step: the loss carries no gradient.
         TypeError: an argument is of the wrong type, or, from a step, the loss is not a scalar.
         FloatingPointError: a loss or gradient was not finite; raised by the step that ends the next window, or by
             ``flush``.
@@ -428,6 +429,7 @@ class TrainStep:
         with self._ranks.gradient_sync(enabled=stepped):
             with self._autocast:
                 losses, output = self._forward(batch)
+            check_gradient(losses.total)
             if self._on_stage is not None:
                 self._on_stage("loss")
             try:

@@ -360,6 +360,25 @@ def test_a_loss_that_is_no_scalar_is_refused_with_what_was_returned(loss, messag
         step(*make_batches(1)[0])
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("in_a_dict", [False, True])
+def test_a_step_without_gradients_is_refused_with_the_way_out(mode, in_a_dict):
+    batch, *_ = make_batches(1)
+    model = SumOfLosses() if in_a_dict else SmallNet()
+    step = TrainStep(model, sgd(model), None if in_a_dict else nn.CrossEntropyLoss())
+    with mode(), pytest.raises(ValueError, match=r"gradients are off here; call the step outside torch\.no_grad\(\)"):
+        step(*batch)
+    assert step(*batch).stepped
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_loss_that_is_detached_from_the_model_is_refused(frozen):
+    model = SmallNet().requires_grad_(not frozen)
+    step = TrainStep(model, sgd(model), lambda output, _: output.mean() if frozen else output.detach().mean())
+    with pytest.raises(ValueError, match=r"must carry a gradient; .* does not depend on a parameter.*\.detach\(\)"):
+        step(*make_batches(1)[0])
+
+
 @pytest.mark.parametrize("number", [1, 3])
 def test_with_a_loss_fn_a_step_takes_inputs_and_targets(number):
     with pytest.raises(TypeError, match=rf"inputs and targets; got {number}"):
