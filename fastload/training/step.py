@@ -64,8 +64,10 @@ class StepOutput:
     ``loss`` is a scalar, not divided by ``accumulate``. If it came as a dict, ``losses`` holds the terms that were
     summed, and ``metrics`` the other scalars. ``stepped`` says whether this batch ended an accumulation window.
     ``grad_norm`` is the scalar norm of the gradients before clipping, None inside a window and without ``max_norm``.
-    ``skipped`` is a scalar, 1 if all optimizers skipped the window's update, else 0; None inside a window, and if
-    updates are never skipped. ``output`` is what the model returned, with ``keep_output=True``; else None.
+    ``skipped`` is a scalar, 1 if the window's update does not count for any optimizer, else 0; None inside a window,
+    and if all updates count. Such an update is kept from the weights, except with ``on_nonfinite="raise"`` in bf16 or
+    fp32 and an optimizer that is not fused. ``output`` is what the model returned, with ``keep_output=True``; else
+    None.
     """
 
     loss: Tensor
@@ -486,7 +488,7 @@ class TrainStep:
             self._monitor.add(LossRecord(losses.total, losses.terms, self._batches, self._place))
 
     def _update(self) -> tuple[Tensor | None, Tensor | None]:
-        """End the window; return the norm of its gradients, and whether the update was skipped."""
+        """End the window; return the norm of its gradients, and whether the update is not counted."""
         try:
             # The host waits for the last update while the device has this window's work in its queue: it is not idle.
             self._resolve_update()
