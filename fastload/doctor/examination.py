@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from fastload.arguments import resolved_device
+from fastload.doctor.folder import FolderOfImages
 from fastload.doctor.rates import (
     CopyRates,
     Offloaded,
@@ -40,7 +41,8 @@ class Examination:
     """What was measured of a target.
 
     ``report`` is of its training loop, None if none ran; ``sample`` of one sample in a worker; ``rates`` has samples a
-    second of the loader alone by number of workers; ``moved`` what ``fl.offload`` would do.
+    second of the loader alone by number of workers; ``moved`` what ``fl.offload`` would do. ``bad_files`` cannot be
+    decoded, and were left out.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Examination:
     moved: Offloaded | None = None
     copies: CopyRates | None = None
     others: int = 0
+    bad_files: Sequence[str] = ()
 
     @property
     def needed(self) -> float:
@@ -123,6 +126,7 @@ def _measured(
     outer: Any, loader: DataLoader[Any], setup: Setup, device: torch.device, advance: Callable[[str], None]
 ) -> Iterator[tuple[str, Any]]:
     advance("one sample")
+    folder = loader.dataset if isinstance(loader.dataset, FolderOfImages) else None
     yield "sample", time_samples(loader)
     rates = {}
     for workers in numbers_of_workers(setup.workers or 0):
@@ -131,6 +135,8 @@ def _measured(
     yield "rates", rates
     if setup.images != "files":
         advance("fl.offload")
-        yield "moved", offloaded(outer, measure=device.type != "cpu")
+        yield "moved", offloaded(outer, device.type != "cpu", on_error="raise" if folder is None else "skip")
     advance("copies")
     yield "copies", copy_rates(device)
+    if folder is not None:
+        yield "bad_files", folder.bad_files

@@ -83,12 +83,12 @@ def rate_of(loader: Iterable[Any], seconds: float = SECONDS) -> float:
         getattr(batches, "close", _nothing)()
 
 
-def offloaded(loader: Any, measure: bool) -> Offloaded:
-    """What ``fl.offload`` would do with a loader; with ``measure`` how fast that is."""
+def offloaded(loader: Any, measure: bool, on_error: str = "raise") -> Offloaded:
+    """What ``fl.offload(loader, on_error=on_error)`` would do; with ``measure`` how fast that is."""
     plan = io.StringIO()
     try:
         with contextlib.redirect_stdout(plan):
-            moved = offload(loader)
+            moved = offload(loader, on_error=on_error)
     except (CannotOffloadError, TypeError, ValueError) as error:
         return Offloaded(refused=reason(error))
     inner: Any = moved.loader

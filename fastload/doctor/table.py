@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["rendered"]
 
 BAR = 24  # characters
+NAMED = 3  # bad files
 INDENT = (0, 0, 0, 2)
 
 
@@ -27,6 +28,8 @@ def rendered(found: Examination) -> Iterator[RenderableType]:
             yield Text(f"(the loader with most batches; the script used {found.others} more)", style="dim")
     else:
         yield Text("No training loop ran, so nothing is known of what training takes.", style="bold")
+    if found.bad_files:
+        yield Text(_left_out(found.bad_files))
     for title, part in (("one sample, in a worker", _sample(found)), ("the loader alone", _rates(found))):
         if part is not None:
             yield Text(f"\n{title}", style="bold")
@@ -38,6 +41,11 @@ def rendered(found: Examination) -> Iterator[RenderableType]:
         )
     yield from _moved(found)
     yield from _changes(found)
+
+
+def _left_out(files: Sequence[str]) -> str:
+    more = f" and {len(files) - NAMED} more" if len(files) > NAMED else ""
+    return f"Left out, since they cannot be decoded: {', '.join(files[:NAMED])}{more}."
 
 
 def _sample(found: Examination) -> Table | None:

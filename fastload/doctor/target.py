@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from fastload.doctor.folder import FolderOfImages
 from fastload.doctor.script import run_script
 from fastload.environment import cores
 from fastload.report.measured import MeasuredLoader
@@ -23,7 +24,6 @@ __all__ = ["ExaminedLoader", "find"]
 
 SIZE, BATCH = 224, 64
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,8 @@ def find(
 
 def of_folder(path: Path) -> DataLoader[Any]:
     """The usual loader of a folder of images, as torchvision's references train on it."""
-    from torchvision.datasets import ImageFolder  # noqa: PLC0415
     from torchvision.transforms import v2  # noqa: PLC0415
 
-    if not any(file.suffix.lower() in SUFFIXES for file in path.rglob("*")):
-        raise ValueError(f"there is no image in {path}: looked for {', '.join(SUFFIXES)}")
     augment = v2.Compose(
         [
             v2.RandomResizedCrop(SIZE),
@@ -77,10 +74,7 @@ def of_folder(path: Path) -> DataLoader[Any]:
             v2.Normalize(MEAN, STD),
         ]
     )
-    has_classes = any(child.is_dir() for child in path.iterdir())
-    dataset = ImageFolder(str(path if has_classes else path.parent), augment, allow_empty=True)
-    if not has_classes:
-        dataset.samples = dataset.imgs = [sample for sample in dataset.samples if Path(sample[0]).parent == path]
+    dataset = FolderOfImages(path, augment)
     return DataLoader(dataset, min(BATCH, len(dataset)), shuffle=True, num_workers=cores(), drop_last=True)
 
 
