@@ -19,6 +19,10 @@ from fastload import __version__
 __all__ = ["app", "main"]
 
 USER_ERROR, INTERRUPTED = 2, 130
+NOT_DRAWN = (
+    "there is no training loop to plot: --plot takes a script, or a factory that returns a loader and a function that "
+    "trains on a batch"
+)
 
 
 class _Commands(TyperGroup):
@@ -174,6 +178,8 @@ def doctor(
             found = practice.examine(practice.find(target, arguments or [], steps, seconds, bar.advance), bar.measuring)
             if plot is not None and found.report is not None:
                 found.report.plot(plot)
+            elif plot is not None:
+                typer.echo(f"fastload: {NOT_DRAWN}; got {target!r}", err=True)
     except practice.ScriptError as error:
         traceback.print_exception(error.__cause__)
         typer.echo(f"fastload: {error}", err=True)

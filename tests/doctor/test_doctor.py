@@ -95,6 +95,12 @@ def test_the_last_steps_are_drawn(script, photographs, tmp_path):
     assert (tmp_path / "steps.svg").stat().st_size > 1000
 
 
+def test_where_no_loop_ran_there_is_none_to_draw(photographs, tmp_path):
+    result = run(photographs, "--plot", tmp_path / "steps.svg")
+    assert "there is no training loop to plot: --plot takes a script" in result.stderr
+    assert not (tmp_path / "steps.svg").exists()
+
+
 def test_a_short_script_runs_to_its_end(script, photographs):
     report = found_by(script(), photographs, 2, "--steps", 1000)["report"]
     assert report["stats"]["total"]["batches"] == 2 * 5
