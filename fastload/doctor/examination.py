@@ -22,6 +22,7 @@ from fastload.doctor.rates import (
     with_workers,
 )
 from fastload.doctor.sample_times import SampleTimes, time_samples
+from fastload.doctor.script import ScriptError
 from fastload.doctor.target import ExaminedLoader
 from fastload.report.report import Report
 from fastload.report.setup import Setup
@@ -113,12 +114,19 @@ class Examination:
 
 
 def examine(target: ExaminedLoader, advance: Callable[[str], None] = lambda _: None) -> Examination:
-    """Measure the parts of a target's loader, each for a few seconds; ``advance`` is told what comes next."""
+    """Measure the parts of a target's loader, each for a few seconds; ``advance`` is told what comes next.
+
+    Raises:
+        ScriptError: the loader failed.
+    """
     device = resolved_device(None)
     inner = torch_loader_in(target.loader)
     report = target.measured.report(show=False) if target.measured is not None else None
     setup = report.setup if report is not None else Setup.of(target.loader, device.type)
-    found = dict(_measured(target.loader, inner, setup, device, advance)) if inner is not None else {}
+    try:
+        found = dict(_measured(target.loader, inner, setup, device, advance)) if inner is not None else {}
+    except Exception as error:
+        raise ScriptError(f"the loader of {target.name} failed") from error
     return Examination(target.name, str(device), setup, report, others=target.others, **found)
 
 

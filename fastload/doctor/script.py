@@ -33,7 +33,7 @@ class EnoughError(BaseException):
 
 
 class ScriptError(Exception):
-    """The script failed, by the error that is this one's cause."""
+    """The user's code failed, by the error that is this one's cause."""
 
 
 @dataclass(frozen=True)

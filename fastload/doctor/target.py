@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from fastload.doctor.folder import FolderOfImages
-from fastload.doctor.script import run_script
+from fastload.doctor.script import ScriptError, run_script
 from fastload.environment import cores
 from fastload.report.measured import MeasuredLoader
 from fastload.report.watch import watch
@@ -24,6 +24,10 @@ __all__ = ["ExaminedLoader", "find"]
 
 SIZE, BATCH = 224, 64
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+class NoTargetError(ValueError):
+    """There is no such target."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ def find(
     """Find a target's loader; where there is a training loop, run it for so many steps.
 
     Raises:
+        ScriptError: it failed.
         ValueError: there is no such target, or it has no loader.
     """
     path = Path(target)
@@ -80,18 +85,28 @@ def of_folder(path: Path) -> DataLoader[Any]:
 
 def of_factory(target: str, steps: int, seconds: float, advance: Callable[[], None]) -> ExaminedLoader:
     """What ``module:factory`` returns: a loader, or a loader and a function that trains on a batch."""
-    module, _, name = target.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        made = getattr(importlib.import_module(module), name)()
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"{target} cannot be called: {error}") from error
+        factory = _named(target)
+        made = factory()
+        loader, train = made if isinstance(made, tuple) else (made, None)
+        measured = None if train is None else trained(loader, train, steps, seconds, advance)
+    except NoTargetError:
+        raise
+    except Exception as error:
+        raise ScriptError(f"{target} failed") from error
     finally:
         sys.path.pop(0)
-    loader, train = made if isinstance(made, tuple) else (made, None)
-    if train is None:
-        return ExaminedLoader(target, loader)
-    return ExaminedLoader(target, loader, trained(loader, train, steps, seconds, advance))
+    return ExaminedLoader(target, loader, measured)
+
+
+def _named(target: str) -> Any:
+    """The factory that ``module:factory`` names."""
+    module, _, name = target.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise NoTargetError(f"{target} cannot be called: {error}") from error
 
 
 def trained(

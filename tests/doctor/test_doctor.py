@@ -192,6 +192,36 @@ def test_a_factory_returns_a_loader_and_may_return_a_step(tmp_path, monkeypatch)
         doctor.find("my_loaders:nothing", [], 5, 5)
 
 
+@pytest.mark.parametrize(
+    ("factory", "failed"),
+    [("broken", "failing:broken"), ("step", "failing:step"), ("data", "the loader of failing:data")],
+)
+def test_a_factory_that_fails_is_told_of_with_its_traceback(tmp_path, monkeypatch, capfd, factory, failed):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "failing.py").write_text(
+        textwrap.dedent(
+            """
+            import torch
+            from torch.utils.data import DataLoader
+
+            def broken(*_):
+                raise ValueError("all wrong")
+
+            def step():
+                return DataLoader(torch.zeros(64, 3, 8, 8), batch_size=4), broken
+
+            def data():
+                return DataLoader([0] * 64, batch_size=4, collate_fn=broken)
+            """
+        )
+    )
+    result = run(f"failing:{factory}")
+    assert result.exit_code == 2
+    error = result.stderr + capfd.readouterr().err
+    assert 'raise ValueError("all wrong")' in error
+    assert result.stderr.splitlines()[-1] == f"fastload: {failed} failed"
+
+
 def test_a_rate_counts_the_batches_after_the_first():
     batches = [torch.zeros(4)] * 3
     assert 0 < rates.rate_of(batches) < float("inf")
