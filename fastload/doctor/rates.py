@@ -14,8 +14,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from fastload.environment import cores
+from fastload.offload.collation import OffloadCollate
 from fastload.offload.error import CannotOffloadError
-from fastload.offload.offload import offload
+from fastload.offload.offload import INSTEAD, offload
 from fastload.streams import STREAMLESS
 from fastload.structure.tree import tree_flatten
 
@@ -85,6 +86,8 @@ def rate_of(loader: Iterable[Any], seconds: float = SECONDS) -> float:
 
 def offloaded(loader: Any, measure: bool, on_error: str = "raise") -> Offloaded:
     """What ``fl.offload(loader, on_error=on_error)`` would do; with ``measure`` how fast that is."""
+    if isinstance(getattr(loader, "collate_fn", None), OffloadCollate):
+        return Offloaded(refused="what can move has moved already")
     plan = io.StringIO()
     try:
         with contextlib.redirect_stdout(plan):
@@ -112,8 +115,10 @@ def samples_in(batch: Any) -> int:
 
 
 def reason(error: Exception) -> str:
-    """The first line of an error, without what fl.offload says before."""
-    return str(error).splitlines()[0].removeprefix("fl.offload does not know how to do this: ").rstrip(".")
+    """The first line of an error, and the list that it announces, without what fl.offload says before and behind."""
+    text = str(error).removeprefix("fl.offload does not know how to do this: ").partition(f".\n{INSTEAD}")[0]
+    first = text.partition("\n")[0]
+    return text if first.endswith(":") else first.rstrip(".")
 
 
 def _batching(loader: DataLoader[Any]) -> dict[str, Any]:

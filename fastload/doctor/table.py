@@ -80,7 +80,8 @@ def _moved(found: Examination) -> Iterator[RenderableType]:
     if moved is None:
         return
     if moved.refused:
-        yield Text(f"\nfl.offload moves nothing: {moved.refused}.")
+        end = "" if "\n" in moved.refused else "."  # none behind a list
+        yield Text(f"\nfl.offload moves nothing: {moved.refused}{end}")
         return
     yield Text("\nfl.offload(loader) would move this", style="bold")
     yield Padding(Text(moved.plan), INDENT)

@@ -7,8 +7,11 @@ import textwrap
 
 import pytest
 import torch
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
 from typer.testing import CliRunner
 
+import fastload as fl
 from fastload import doctor
 from fastload.cli import app
 from fastload.doctor import rates, sample_times, target
@@ -272,6 +275,23 @@ def test_what_offload_refuses_is_told_with_its_reason():
         rates.offloaded(loader, measure=False).refused
         == "dataset is a Tensor, which has no attribute transform or transforms"
     )
+
+
+def test_where_no_step_can_move_each_is_named_with_its_reason(photographs):
+    dataset = ImageFolder(photographs, v2.Compose([v2.JPEG(50), v2.ToImage()]))
+    refused = rates.offloaded(torch.utils.data.DataLoader(dataset), measure=False).refused
+    assert refused.splitlines() == [
+        "nothing of dataset.transform can move:",
+        "  JPEG     worker  fastload has none like it",
+        "  ToImage  device  nothing is left to do",
+    ]
+
+
+def test_what_offload_has_moved_is_not_to_be_moved_again(photographs):
+    transform = v2.Compose([v2.RandomResizedCrop(32), v2.JPEG(50), v2.ToImage(), v2.RandomHorizontalFlip()])
+    loader = torch.utils.data.DataLoader(ImageFolder(photographs, transform), batch_size=4)
+    inner = fl.offload(loader, device="cpu").loader
+    assert rates.offloaded(inner, measure=False).refused == "what can move has moved already"
 
 
 def test_the_change_that_wins_most_comes_first(script, photographs):
