@@ -77,6 +77,12 @@ def test_batches_without_fitting_images_are_refused_with_what_was_got(batch, mes
         list(fl.PrefetchLoader([batch], MEAN, STD, device="cpu"))
 
 
+def test_a_batch_may_be_one_image_and_nothing_else():
+    image = torch.arange(3 * 4 * 5).view(3, 4, 5)
+    (out,) = fl.PrefetchLoader([image], transform=T.RandomHorizontalFlip(1.0), device="cpu")
+    assert torch.equal(out, image.flip(-1))
+
+
 def test_boxes_go_where_their_image_goes():
     boxes = tv_tensors.BoundingBoxes([[0, 1, 3, 2]], format="XYXY", canvas_size=(4, 4))
     batch = ([torch.zeros(3, 4, 4, dtype=torch.uint8)], [{"boxes": boxes, "labels": torch.tensor([7])}])

@@ -101,7 +101,7 @@ def _images_beside(plain: Mapping[Path, torch.Tensor], first: Path, tree: Tree) 
     if tree.root is not None and isinstance(tree.root.container, Unstacked):
         return dict(plain)
     _refuse_samples(plain, first, tree)
-    if len(first) == 1 or not isinstance(first[-1], int):
+    if len(first) <= 1 or not isinstance(first[-1], int):
         return {first: plain[first]}
     beside = [path for path in plain if path[:-1] == first[:-1] and plain[path].ndim == plain[first].ndim]
     return {path: plain[path] for path in beside}
