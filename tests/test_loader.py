@@ -32,6 +32,46 @@ def test_fitting_values_pass_in_silence():
         list(fl.PrefetchLoader([torch.zeros(2, 3, 4, 4, dtype=torch.uint8)], [123.7] * 3, [58.4] * 3, device="cpu"))
 
 
+GREY, LABELS = torch.zeros(16, 28, 28, dtype=torch.uint8), torch.arange(16)
+FLIP = T.RandomHorizontalFlip()
+
+
+@pytest.mark.parametrize(
+    ("batch", "images", "beside"),
+    [
+        ((GREY, LABELS), None, r"batch\[1\]"),
+        ({"image": GREY, "name": ["a digit"] * 16}, None, r"batch\['name'\]"),
+        ({"label": LABELS, "image": GREY}, "image", r"batch\['label'\]"),
+        (({"image": GREY}, LABELS), None, r"batch\[1\]"),
+    ],
+)
+def test_grey_images_without_an_axis_of_channels_are_remarked_upon_once(batch, images, beside):
+    with pytest.warns(UserWarning, match=f"one image of 16 channels.*{beside} has 16 entries.*unsqueeze") as caught:
+        list(fl.PrefetchLoader([batch] * 3, transform=FLIP, device="cpu", images=images))
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        (GREY[:, None], LABELS),
+        GREY,
+        (GREY, LABELS[:1]),
+        (GREY, torch.tensor(7), "sixteen letters.", 16),
+        (GREY, *range(15)),
+        (GREY[:3], LABELS[:3]),
+        (GREY[:4], LABELS[:4]),
+        ([GREY], [{"boxes": torch.zeros(16, 4)}]),
+        (tv_tensors.Image(GREY), LABELS),
+    ],
+    ids=["with channels", "alone", "one label", "no lists", "16 fields", "RGB", "RGBA", "a list", "typed"],
+)
+def test_single_images_pass_in_silence(batch):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        list(fl.PrefetchLoader([batch], transform=FLIP, device="cpu"))
+
+
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_dtype_auto_is_what_a_training_step_computes_in_there(device):
     model = torch.nn.Linear(4, 2).to(device)

@@ -17,7 +17,7 @@ from fastload.resume.samplers import SamplerState
 from fastload.stats.contents import note_contents
 from fastload.streams import SideStream, SyncStream
 from fastload.structure.field import Rule
-from fastload.structure.images import find_images, remark_on_others, remark_on_range
+from fastload.structure.images import find_images, remark_on_grey, remark_on_others, remark_on_range
 from fastload.structure.targets import has_targets
 from fastload.structure.tree import Path, Tree, retyped, take_rows, tensors, tree_flatten, tree_unflatten
 from fastload.structure.unstacked import Unstacked
@@ -169,7 +169,9 @@ class Preparer:
         if self._has_looked or not isinstance(image, torch.Tensor):
             return None
         self._has_looked = True
-        remarks = [remark_on_others(tree, images)] if self._images is None else []
+        remarks = [remark_on_grey(tree, images)]
+        if self._images is None:
+            remarks.append(remark_on_others(tree, images))
         if self._normalize is not None and image.device.type == "cpu":
             remarks.append(remark_on_range(image, self._normalize.full_scale))
         return "\n".join(filter(None, remarks)) or None

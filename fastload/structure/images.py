@@ -12,9 +12,10 @@ from fastload.structure.loaded_types import is_vision
 from fastload.structure.tree import Path, Tree, name_of, tree_unflatten
 from fastload.structure.unstacked import Unstacked
 
-__all__ = ["describe", "find_images", "is_single", "remark_on_others", "remark_on_range"]
+__all__ = ["describe", "find_images", "is_single", "remark_on_grey", "remark_on_others", "remark_on_range"]
 
 BATCHED_DIMS = 4
+MOST_CHANNELS = 4  # of an image that raises no question
 
 
 def is_single(image: torch.Tensor) -> bool:
@@ -161,6 +162,35 @@ def remark_on_others(tree: Tree, images: Mapping[Path, torch.Tensor]) -> str | N
         "of a batch is: if it is to be transformed too, name both by PrefetchLoader(images=[...]), or let the data set "
         "mark both as tv_tensors.Image, or this one as tv_tensors.Mask"
     )
+
+
+def remark_on_grey(tree: Tree, images: Mapping[Path, torch.Tensor]) -> str | None:
+    """Ask whether one image (C, H, W) of many channels is grey images (N, H, W), where another field has N entries.
+
+    >>> from fastload.structure.tree import tree_flatten
+    >>> tree = tree_flatten((torch.zeros(8, 28, 28), torch.zeros(8)))
+    >>> remark_on_grey(tree, find_images(tree)).split(",")[0]
+    'batch[0] is taken for one image of 8 channels'
+    """
+    path, image = next(iter(images.items()))
+    is_in_list = len(path) > 1 and isinstance(path[-1], int)  # detection's lists hold single images
+    if is_in_list or is_vision(image, "TVTensor") or image.ndim >= BATCHED_DIMS or len(image) <= MOST_CHANNELS:
+        return None
+    count = len(image)
+    others = (place for place, value in tree.walk() if place != path[: len(place)] and _entries(value) == count)
+    beside = next(map(name_of, others), None)
+    return beside and (
+        f"{name_of(path)} is taken for one image of {count} channels, {tuple(image.shape)}, and {beside} has "
+        f"{count} entries, too: if it is {count} grey images, give them an axis in the data set: images.unsqueeze(1), "
+        "which is images[:, None]"
+    )
+
+
+def _entries(value: Any) -> int | None:
+    """How many entries a tensor or a list has; None for what is neither."""
+    if isinstance(value, torch.Tensor):
+        return value.shape[0] if value.ndim and not value.is_nested else None
+    return len(value) if isinstance(value, list | tuple) else None
 
 
 def describe(found: Mapping[Path, torch.Tensor]) -> str:
