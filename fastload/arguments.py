@@ -20,6 +20,7 @@ __all__ = [
     "integer",
     "interpolation_name",
     "interval",
+    "not_a_class",
     "not_in_place",
     "number",
     "numbers",
@@ -156,6 +157,12 @@ def device_of(device: Any) -> torch.device:
         return torch.device(device)
     except RuntimeError as error:
         raise ValueError(f"device must be one that PyTorch knows, such as 'cuda:0'; got {device!r}") from error
+
+
+def not_a_class(rule: str, value: Any) -> None:
+    """Refuse a class, which is callable, where its instance is meant."""
+    if isinstance(value, type):
+        raise TypeError(f"{rule}; got the class {value.__name__}: write {value.__name__}()")
 
 
 def antialiased(antialias: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeGuard
 import torch
 from typing_extensions import Self, TypeVar
 
-from fastload.arguments import integer, resolved_device
+from fastload.arguments import integer, not_a_class, resolved_device
 from fastload.data.vision_collate import keep_vision_types
 from fastload.environment import float_on
 from fastload.prefetch.decode_ahead import DecodeStage
@@ -479,6 +479,7 @@ def _plan(
     memory_format: torch.memory_format | None,
 ) -> Callable[..., Any] | None:
     """``transform``, then normalisation if ``mean`` and ``std`` are given."""
+    not_a_class("transform must be an instance", transform)
     if transform is not None and not callable(transform):
         raise TypeError(f"transform must be callable on a batch of images; got {transform!r}")
     if (mean is None) != (std is None):

@@ -275,6 +275,21 @@ def test_the_call_without_them_is_right(row):
         row.call(**row.right)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda flip: T.Compose([flip]),
+        lambda flip: T.RandomApply([flip]),
+        lambda flip: T.MultiView([flip]),
+        lambda flip: prefetched(transform=flip),
+    ],
+    ids=["Compose", "RandomApply", "MultiView", "PrefetchLoader"],
+)
+def test_a_class_in_the_place_of_a_transform_is_refused(call):
+    with pytest.raises(TypeError, match=r"got the class RandomHorizontalFlip: write RandomHorizontalFlip\(\)"):
+        call(T.RandomHorizontalFlip)
+
+
 def test_the_limits_of_large_integers_are_told_exactly():
     with pytest.raises(ValueError, match=f"seed must be an int from 0 to {2**63 - 1}; got {2**63}"):
         prefetched(seed=2**63)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from fastload.arguments import not_a_class
 from fastload.structure.targets import first_target
 from fastload.structure.tree import Tree, name_of
 from fastload.transforms.batch import Batch
@@ -46,7 +47,7 @@ class Compose(Transform):
             "track_id"]``. By default they are "labels" and the like, see docs/targets.md.
 
     Raises:
-        TypeError: an element of ``transforms`` is not callable, or ``per_box`` is one name and not several.
+        TypeError: an element of ``transforms`` is not callable, or a class, or ``per_box`` is one name and not several.
         ValueError: two of the transforms are ``Normalize``.
     """
 
@@ -209,6 +210,7 @@ def _flattened(transforms: Sequence[Step]) -> Iterator[Step]:
     if not isinstance(transforms, Iterable):
         raise TypeError(f"transforms must be a list of transforms; got {transforms!r}: write [{transforms!r}]")
     for transform in transforms:
+        not_a_class("transforms must be instances", transform)
         if isinstance(transform, Compose):
             yield from transform.transforms
         elif callable(transform):

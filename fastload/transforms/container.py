@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastload.arguments import not_a_class
 from fastload.structure.tree import Tree
 from fastload.transforms.compose import Compose, numbered
 from fastload.transforms.key import Key
@@ -73,6 +74,7 @@ class Container(Transform):
 
 
 def _check(name: str, transform: Any) -> None:
+    not_a_class("transforms must be instances", transform)
     for each in transform.transforms if isinstance(transform, Compose) else [transform]:
         if not isinstance(each, Transform):
             raise TypeError(
