@@ -10,6 +10,7 @@ from math import inf
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 __all__ = [
@@ -25,11 +26,27 @@ __all__ = [
     "number",
     "numbers",
     "probability",
+    "quoted",
     "resolved_device",
     "sides",
 ]
 
 Choice = TypeVar("Choice")
+LONGEST = 200  # characters of a value in an error
+
+
+def quoted(value: Any) -> str:
+    """A value for an error: as ``repr`` has it, unless that is long.
+
+    >>> quoted("a"), quoted(torch.zeros(64, 3, 224, 224)), len(quoted("a" * 1000))
+    ("'a'", 'Tensor torch.float32 (64, 3, 224, 224)', 203)
+    """
+    text = repr(value)
+    if len(text) <= LONGEST:
+        return text
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return f"{type(value).__name__} {value.dtype} {tuple(value.shape)}"
+    return f"{text[:LONGEST]}..."
 
 
 def number(name: str, value: Any, least: float = -inf, most: float = inf) -> float:
@@ -39,10 +56,10 @@ def number(name: str, value: Any, least: float = -inf, most: float = inf) -> flo
     1.0
     """
     if not _is_number(value):
-        raise TypeError(f"{name} must be a number; got {value!r}")
+        raise TypeError(f"{name} must be a number; got {quoted(value)}")
     if not (least <= value <= most and abs(value) < inf):
         allowed = f"from {least:g} to {most:g}" if most < inf else "finite" if least == -inf else f"at least {least:g}"
-        raise ValueError(f"{name} must be {allowed}; got {value!r}")
+        raise ValueError(f"{name} must be {allowed}; got {quoted(value)}")
     return float(value)
 
 
@@ -53,10 +70,10 @@ def integer(name: str, value: Any, least: float = -inf, most: float = inf) -> in
     2
     """
     if not _is_integer(value):
-        raise TypeError(f"{name} must be an int; got {value!r}")
+        raise TypeError(f"{name} must be an int; got {quoted(value)}")
     if not least <= value <= most:
         allowed = f"from {least} to {most}" if most < inf else f"of at least {least}"
-        raise ValueError(f"{name} must be an int {allowed}; got {value!r}")
+        raise ValueError(f"{name} must be an int {allowed}; got {quoted(value)}")
     return int(value)
 
 
@@ -67,14 +84,14 @@ def probability(p: Any, name: str = "p") -> float:
     0.5
     """
     if _is_number(p) and not 0 <= p <= 1:
-        raise ValueError(f"{name} must be a probability in [0, 1]; got {p!r}")
+        raise ValueError(f"{name} must be a probability in [0, 1]; got {quoted(p)}")
     return number(name, p)
 
 
 def flag(name: str, value: Any) -> bool:
     """True or False."""
     if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False; got {value!r}")
+        raise TypeError(f"{name} must be True or False; got {quoted(value)}")
     return value
 
 
@@ -86,7 +103,7 @@ def chosen(name: str, value: Choice, allowed: Iterable[Choice]) -> Choice:
     """
     allowed = tuple(allowed)
     if not any(type(value) is type(each) and value == each for each in allowed):
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}")
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {quoted(value)}")
     return value
 
 
@@ -98,9 +115,9 @@ def numbers(name: str, values: Any) -> list[float]:
     """
     listed = values.tolist() if hasattr(values, "tolist") else values
     if not _is_sequence(listed) or not listed or not all(map(_is_number, listed)):
-        raise TypeError(f"{name} must be a sequence of numbers, one a channel; got {values!r}")
+        raise TypeError(f"{name} must be a sequence of numbers, one a channel; got {quoted(values)}")
     if not all(abs(value) < inf for value in listed):
-        raise ValueError(f"{name} must have finite numbers; got {values!r}")
+        raise ValueError(f"{name} must have finite numbers; got {quoted(values)}")
     return [float(value) for value in listed]
 
 
@@ -112,9 +129,9 @@ def sides(name: str, size: Any) -> tuple[int, int]:
     """
     given = [size] if _is_integer(size) else size
     if not _is_sequence(given) or not all(map(_is_integer, given)):
-        raise TypeError(f"{name} must be an int, or (height, width) of two; got {size!r}")
+        raise TypeError(f"{name} must be an int, or (height, width) of two; got {quoted(size)}")
     if len(given) not in (1, 2) or not all(side > 0 for side in given):
-        raise ValueError(f"{name} must be a positive int, or (height, width) of two; got {size!r}")
+        raise ValueError(f"{name} must be a positive int, or (height, width) of two; got {quoted(size)}")
     return int(given[0]), int(given[-1])
 
 
@@ -126,10 +143,10 @@ def interval(name: str, values: Any, least: float, most: float) -> tuple[float, 
     """
     pair = values.tolist() if hasattr(values, "tolist") else values
     if not _is_sequence(pair) or len(pair) != len(("low", "high")) or not all(map(_is_number, pair)):
-        raise TypeError(f"{name} must be two numbers (low, high); got {values!r}")
+        raise TypeError(f"{name} must be two numbers (low, high); got {quoted(values)}")
     low, high = float(pair[0]), float(pair[1])
     if not (least <= low <= high <= most and high < inf):
-        raise ValueError(f"{name} must be (low, high) with {least:g} <= low <= high <= {most:g}; got {values!r}")
+        raise ValueError(f"{name} must be (low, high) with {least:g} <= low <= high <= {most:g}; got {quoted(values)}")
     return low, high
 
 
@@ -141,7 +158,7 @@ def interpolation_name(interpolation: Any, allowed: tuple[str, ...]) -> str:
     """
     name = getattr(interpolation, "value", interpolation)
     if name not in allowed:
-        raise ValueError(f"interpolation must be one of {', '.join(map(repr, allowed))}; got {interpolation!r}")
+        raise ValueError(f"interpolation must be one of {', '.join(map(repr, allowed))}; got {quoted(interpolation)}")
     return str(name)
 
 
@@ -152,11 +169,11 @@ def device_of(device: Any) -> torch.device:
     device(type='cpu')
     """
     if not isinstance(device, torch.device | str | int) or isinstance(device, bool):
-        raise TypeError(f"device must be a torch.device, its name such as 'cuda:0', or an index; got {device!r}")
+        raise TypeError(f"device must be a torch.device, its name such as 'cuda:0', or an index; got {quoted(device)}")
     try:
         return torch.device(device)
     except RuntimeError as error:
-        raise ValueError(f"device must be one that PyTorch knows, such as 'cuda:0'; got {device!r}") from error
+        raise ValueError(f"device must be one that PyTorch knows, such as 'cuda:0'; got {quoted(device)}") from error
 
 
 def not_a_class(rule: str, value: Any) -> None:
@@ -168,13 +185,13 @@ def not_a_class(rule: str, value: Any) -> None:
 def antialiased(antialias: Any) -> None:
     """Refuse torchvision's ``antialias`` unless it is True, or None, which is True for tensors."""
     if antialias is not True and antialias is not None:
-        raise ValueError(f"antialias must be True: images that shrink are always filtered; got {antialias!r}")
+        raise ValueError(f"antialias must be True: images that shrink are always filtered; got {quoted(antialias)}")
 
 
 def not_in_place(inplace: Any) -> None:
     """Refuse torchvision's ``inplace`` unless it is False."""
     if inplace is not False:
-        raise ValueError(f"inplace must be False: the result is a new tensor; got {inplace!r}")
+        raise ValueError(f"inplace must be False: the result is a new tensor; got {quoted(inplace)}")
 
 
 def _is_number(value: Any) -> bool:
@@ -197,7 +214,7 @@ def resolved_device(device: torch.device | str | int | None) -> torch.device:
         return torch.device("cpu")
     if here is None or wanted.type != here.type:
         raise ValueError(
-            f"device must be one that this machine has: cpu{f' or {here.type}' if here else ''}; got {device!r}"
+            f"device must be one that this machine has: cpu{f' or {here.type}' if here else ''}; got {quoted(device)}"
         )
     if wanted.index is None:
         return torch.device(wanted.type, torch.accelerator.current_device_index())

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeGuard
 import torch
 from typing_extensions import Self, TypeVar
 
-from fastload.arguments import integer, not_a_class, resolved_device
+from fastload.arguments import integer, not_a_class, quoted, resolved_device
 from fastload.data.vision_collate import keep_vision_types
 from fastload.environment import float_on
 from fastload.prefetch.decode_ahead import DecodeStage
@@ -481,7 +481,7 @@ def _plan(
     """``transform``, then normalisation if ``mean`` and ``std`` are given."""
     not_a_class("transform must be an instance", transform)
     if transform is not None and not callable(transform):
-        raise TypeError(f"transform must be callable on a batch of images; got {transform!r}")
+        raise TypeError(f"transform must be callable on a batch of images; got {quoted(transform)}")
     if (mean is None) != (std is None):
         raise ValueError(f"mean and std go together; got mean={mean}, std={std}")
     if mean is None or std is None:
@@ -511,8 +511,8 @@ def _checked_shard(shard: tuple[int, int] | None) -> tuple[int, int] | None:
     if shard is None:
         return None
     if not isinstance(shard, Sequence) or isinstance(shard, str) or len(shard) != len(("rank", "ranks")):
-        raise TypeError(f"shard must be two ints, the rank and the number of ranks; got {shard!r}")
+        raise TypeError(f"shard must be two ints, the rank and the number of ranks; got {quoted(shard)}")
     rank, ranks = (integer("shard", number) for number in shard)
     if not 0 <= rank < ranks:
-        raise ValueError(f"shard must be a rank from 0, and a greater number of ranks; got {shard!r}")
+        raise ValueError(f"shard must be a rank from 0, and a greater number of ranks; got {quoted(shard)}")
     return rank, ranks

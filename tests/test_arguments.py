@@ -277,6 +277,23 @@ def test_the_call_without_them_is_right(row):
 
 @pytest.mark.parametrize(
     "call",
+    [T.RandomHorizontalFlip, T.Resize, T.DecodeJpeg, T.Compose, lambda images: T.Compose([images]), fl.collate],
+    ids=["a number", "a size", "a choice", "a list", "a transform", "samples"],
+)
+def test_a_batch_in_the_place_of_an_argument_is_not_printed(call):
+    with pytest.raises((TypeError, ValueError), match=r"got Tensor torch.float32 \((16, )?3, 224, 224\)") as caught:
+        call(torch.zeros(16, 3, 224, 224))
+    assert len(str(caught.value)) < 200
+
+
+def test_a_long_value_is_cut_short():
+    with pytest.raises(TypeError, match=r"p must be a number; got 'aaa.*\.\.\.$") as caught:
+        T.RandomHorizontalFlip("a" * 10_000)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "call",
     [
         lambda flip: T.Compose([flip]),
         lambda flip: T.RandomApply([flip]),

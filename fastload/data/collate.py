@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from fastload.arguments import flag, integer
+from fastload.arguments import flag, integer, quoted
 from fastload.data.encoded import EncodedImages
 from fastload.data.files import is_file, name, read
 from fastload.data.image_fields import described, find_files, stated_files
@@ -96,7 +96,7 @@ def collate(
     if isinstance(samples, Mapping):
         samples = _samples_of(samples)
     if not isinstance(samples, Sequence) or not samples:
-        raise TypeError(f"samples must be a list of at least one sample; got {samples!r}")
+        raise TypeError(f"samples must be a list of at least one sample; got {quoted(samples)}")
     mask_files = [] if masks is None else stated_files(samples[0], rules[1], "masks")
     files = find_files(samples, mask_files) if images is None else stated_files(samples[0], rules[0], "images")
     fields = _Fields(

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fastload.arguments import quoted
 from fastload.offload.torchvision import preset_steps
 
 __all__ = ["flattened", "package_of"]
@@ -23,7 +24,7 @@ def flattened(transform: Any) -> Iterator[Any]:
         members: list[Any] | None = list(transform)
     else:
         if not callable(transform):
-            raise TypeError(f"transform must be callable on an image, or a list of such; got {transform!r}")
+            raise TypeError(f"transform must be callable on an image, or a list of such; got {quoted(transform)}")
         members = _members(transform)
     if members is None:
         yield transform

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fastload.arguments import not_a_class
+from fastload.arguments import not_a_class, quoted
 from fastload.structure.targets import first_target
 from fastload.structure.tree import Tree, name_of
 from fastload.transforms.batch import Batch
@@ -208,7 +208,9 @@ def _store(transforms: Sequence[Step]) -> torch.dtype:
 
 def _flattened(transforms: Sequence[Step]) -> Iterator[Step]:
     if not isinstance(transforms, Iterable):
-        raise TypeError(f"transforms must be a list of transforms; got {transforms!r}: write [{transforms!r}]")
+        raise TypeError(
+            f"transforms must be a list of transforms; got {quoted(transforms)}: write [{quoted(transforms)}]"
+        )
     for transform in transforms:
         not_a_class("transforms must be instances", transform)
         if isinstance(transform, Compose):
@@ -216,4 +218,4 @@ def _flattened(transforms: Sequence[Step]) -> Iterator[Step]:
         elif callable(transform):
             yield transform
         else:
-            raise TypeError(f"transforms must be callable on a batch of images; got {transform!r}")
+            raise TypeError(f"transforms must be callable on a batch of images; got {quoted(transform)}")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastload.arguments import not_a_class
+from fastload.arguments import not_a_class, quoted
 from fastload.structure.tree import Tree
 from fastload.transforms.compose import Compose, numbered
 from fastload.transforms.key import Key
@@ -44,7 +44,9 @@ class Container(Transform):
     def __init__(self, transforms: Sequence[Transform]) -> None:
         name = type(self).__name__
         if not isinstance(transforms, Iterable) or isinstance(transforms, Compose):
-            raise TypeError(f"transforms must be a list of transforms; got {transforms!r}: write [{transforms!r}]")
+            raise TypeError(
+                f"transforms must be a list of transforms; got {quoted(transforms)}: write [{quoted(transforms)}]"
+            )
         self.transforms = list(transforms)
         if not self.transforms:
             raise ValueError(f"transforms of {name} must be at least one; got []")
@@ -78,8 +80,8 @@ def _check(name: str, transform: Any) -> None:
     for each in transform.transforms if isinstance(transform, Compose) else [transform]:
         if not isinstance(each, Transform):
             raise TypeError(
-                f"{name} takes transforms of fastload.transforms, which draw for each image; got {each!r}: apply it in "
-                f"the data set, or beside {name} in T.Compose"
+                f"{name} takes transforms of fastload.transforms, which draw for each image; got {quoted(each)}: apply "
+                f"it in the data set, or beside {name} in T.Compose"
             )
         if isinstance(each, Normalize) or each.is_before_views:
             raise TypeError(f"{type(each).__name__} is for all images of a batch: put it beside {name}, not in it")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastload.arguments import antialiased, flag, integer, interpolation_name, interval, sides
+from fastload.arguments import antialiased, flag, integer, interpolation_name, interval, quoted, sides
 from fastload.transforms.fill import Fill, FillArgument
 from fastload.transforms.key import Key
 from fastload.transforms.lazy import LazyImages
@@ -123,7 +123,7 @@ class RandomCrop(Transform):
         padding_mode: str = "constant",
     ) -> None:
         if padding_mode != "constant":
-            raise ValueError(f"padding_mode must be 'constant'; got {padding_mode!r}")
+            raise ValueError(f"padding_mode must be 'constant'; got {quoted(padding_mode)}")
         self.size = sides("size", size)
         self.padding = _borders(padding)
         self.pad_if_needed = flag("pad_if_needed", pad_if_needed)
@@ -197,6 +197,6 @@ def _borders(padding: int | Sequence[int] | None) -> tuple[int, int, int, int]:
     """The padding in torchvision's order: left, top, right, bottom."""
     given = [0] if padding is None else [padding] if isinstance(padding, Integral) else padding
     if not isinstance(given, Sequence) or isinstance(given, str | bytes) or len(given) not in (1, 2, 4):
-        raise TypeError(f"padding must be an int, or 2 or 4 of them; got {padding!r}")
+        raise TypeError(f"padding must be an int, or 2 or 4 of them; got {quoted(padding)}")
     left, top, right, bottom = [integer("padding", side, least=0) for side in given] * (4 // len(given))
     return left, top, right, bottom

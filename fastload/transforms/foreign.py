@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from fastload.arguments import quoted
+
 __all__ = ["Photometric", "keeps_places", "remark_on_draws"]
 
 Function = Callable[..., Any]
@@ -40,7 +42,7 @@ class Photometric:
 
     def __init__(self, function: Function) -> None:
         if not callable(function):
-            raise TypeError(f"function must be callable on a batch of images; got {function!r}")
+            raise TypeError(f"function must be callable on a batch of images; got {quoted(function)}")
         self.function = function
 
     def __repr__(self) -> str:

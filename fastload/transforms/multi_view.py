@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fastload.arguments import quoted
 from fastload.structure.ragged import Ragged
 from fastload.structure.targets import first_target
 from fastload.structure.tree import Tree, name_of
@@ -48,7 +49,7 @@ class MultiView(Transform):
 
     def __init__(self, transforms: Sequence[Any]) -> None:
         if not isinstance(transforms, Iterable) or isinstance(transforms, Compose):
-            raise TypeError(f"transforms must be a list with one for each view; got {transforms!r}")
+            raise TypeError(f"transforms must be a list with one for each view; got {quoted(transforms)}")
         self.transforms = [Compose(list(each) if isinstance(each, list | tuple) else [each]) for each in transforms]
         if not 1 <= len(self.transforms) < VIEWS // 2:
             raise ValueError(f"transforms must be those of 1 to {VIEWS // 2 - 1} views; got {len(self.transforms)}")
