@@ -185,7 +185,7 @@ def doctor(
         typer.echo(f"fastload: {error}", err=True)
         raise typer.Exit(USER_ERROR) from None
     typer.echo(found.json()) if as_json else Console().print(found)
-    raise typer.Exit(0 if found.is_healthy else 1)
+    raise typer.Exit(USER_ERROR if not found.is_measured else 0 if found.is_healthy else 1)
 
 
 @app.command()

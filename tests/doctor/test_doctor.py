@@ -265,7 +265,7 @@ def test_where_nothing_could_be_measured_it_says_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_batches.py").write_text("import torch\ndef batches(): return [torch.zeros(4, 3, 8, 8)]\n")
     result = run("my_batches:batches")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "Nothing could be measured" in result.stdout
 
 
