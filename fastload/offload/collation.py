@@ -12,7 +12,7 @@ from fastload.data.packing import Decoded, pack
 from fastload.data.vision_collate import collate_vision
 from fastload.offload.error import CannotOffloadError
 from fastload.offload.handover import HandedImage, HandedImages, refuse_others
-from fastload.structure.tree import Path, name_of, tree_flatten, tree_unflatten
+from fastload.structure.tree import Path, Tree, name_of, tree_flatten, tree_unflatten
 from fastload.structure.unstacked import Unstacked
 
 __all__ = ["OffloadCollate", "handed", "is_like_jpeg"]
@@ -34,7 +34,10 @@ class OffloadCollate:
 
     def __call__(self, samples: Sequence[Any]) -> Any:
         """The batch."""
-        tree = tree_flatten(self.collate(samples))
+        return self.packed(tree_flatten(self.collate(samples)))
+
+    def packed(self, tree: Tree) -> Any:
+        """A collated batch, with its images packed."""
         return tree_unflatten(tree.replaced({path: self._packed(images) for path, images in handed(tree)}))
 
     def _packed(self, images: HandedImages | list[HandedImage] | tuple[HandedImage, ...]) -> Any:
@@ -50,7 +53,7 @@ class OffloadCollate:
         return packed
 
 
-def handed(tree: Any) -> list[tuple[Path, Any]]:
+def handed(tree: Tree) -> list[tuple[Path, Any]]:
     """The places of a flattened batch where images of samples stand, stacked or in a list or tuple.
 
     Raises:

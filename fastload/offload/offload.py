@@ -279,11 +279,11 @@ def _images_of(samples: list[Any], collate: OffloadCollate) -> list[Path]:
             raise
         except Exception as error:
             raise CannotOffloadError(f"collate_fn does more with images than to stack them: {_told(error)}") from error
-    images = [path for path, _ in handed(tree_flatten(batch))]
+    tree = tree_flatten(batch)
+    images = [path for path, _ in handed(tree)]
     if len(images) != len(_handed_of(samples[0])):
         raise CannotOffloadError("collate_fn leaves out images")
-    with _same_random_numbers():
-        collate(samples)  # images that differ in kind are refused now, and not within training
+    collate.packed(tree)  # images that differ in kind are refused now, and not within training
     return images
 
 

@@ -14,6 +14,7 @@ from fastload.structure.targets import first_target
 from fastload.structure.tree import Tree, name_of
 from fastload.transforms.batch import Batch
 from fastload.transforms.explain import DryRun
+from fastload.transforms.for_each_image import is_for_each_image
 from fastload.transforms.foreign import keeps_places, remark_on_draws
 from fastload.transforms.key import Key
 from fastload.transforms.lazy import LazyImages
@@ -180,7 +181,8 @@ def _joined_to_views(transforms: list[Step]) -> list[Step]:
     if place is None:
         return transforms
     before, views, behind = transforms[:place], transforms[place], transforms[place + 1 :]
-    joining = list(takewhile(_shares_passes, behind))
+    # One that views cannot share would keep them from being made together.
+    joining = list(takewhile(lambda each: _shares_passes(each) and is_for_each_image(each), behind))
     return [*before, views.then(joining), *behind[len(joining) :]]  # type: ignore[attr-defined]
 
 

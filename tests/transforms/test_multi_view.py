@@ -140,6 +140,16 @@ def test_what_comes_after_is_as_at_the_end_of_each_view():
     assert all(torch.equal(one, other) for one, other in zip(behind, within(noise(), Key(seed=0)), strict=True))
 
 
+def test_a_transform_of_the_user_behind_views_leaves_them_to_be_made_together():
+    class Inverted(T.RandomInvert):
+        """One of which it is not known how it draws."""
+
+    steps = [T.MultiView([SMALL] * 3), Inverted(1.0)]
+    assert "views 1-3:" in str(T.Compose([T.DecodeJpeg(), *steps]))
+    views, plain = T.Compose(steps)(sized_noise(), Key(seed=0)), steps[0](sized_noise(), Key(seed=0))
+    assert all(torch.equal(255 - view, other) for view, other in zip(views, plain, strict=True))
+
+
 def test_views_are_normalised_once():
     with pytest.raises(ValueError, match="normalised twice"):
         T.Compose([T.MultiView([[*SMALL, NORMALIZE]]), NORMALIZE])
