@@ -199,7 +199,7 @@ class DoneFence:
 
 # PyTorch's streams come from a pool of 32, by turns. If one were taken for each pass, it would sooner or later be the
 # one on which a step is being captured, and end the capture. The allocator keeps memory for each stream that was ever
-# used, too. So fastload's streams are used again, and no two of them are the same.
+# used, too. So fastload's streams are used again, and no two of them are the same while there are enough.
 POOL = 32
 _spare: defaultdict[torch.device, SimpleQueue[Any]] = defaultdict(SimpleQueue)  # streams whose owner is gone
 _ours: set[tuple[torch.device, int]] = set()
@@ -217,9 +217,9 @@ def _new_stream(make: Any, device: torch.device) -> Any:
     for _ in range(POOL):
         stream = make(device)
         if (device, stream.stream_id) not in _ours:
-            break
-    _ours.add((device, stream.stream_id))
-    return stream
+            _ours.add((device, stream.stream_id))
+            return stream
+    return make(device)  # all are taken, and the next one after each round of the pool is shared
 
 
 def wait_for_current_stream(device: torch.device) -> int:

@@ -3,6 +3,7 @@
 import gc
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 import torch
@@ -42,6 +43,12 @@ def test_owners_that_are_there_at_once_have_streams_of_their_own(device):
         torch.get_device_module(device).Stream(device)
     sides += [SideStream(device) for _ in range(POOL // 4)]
     assert len(set(map(number_of, sides))) == len(sides)
+
+
+def test_owners_share_evenly_where_there_are_more_than_streams(device):
+    owners = Counter(number_of(side) for side in [SideStream(device) for _ in range(2 * POOL)])
+    assert len(owners) >= POOL - 2  # those for small copies are not given out
+    assert max(owners.values()) <= 4
 
 
 def test_an_event_is_recorded_again_when_its_fence_is_gone(device):

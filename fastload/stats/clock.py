@@ -11,50 +11,48 @@ from typing import Any, NamedTuple
 from fastload.environment import MEASURES
 from fastload.stats.batch_times import Anchor, BatchTimes, Span, Stamping
 from fastload.stats.lines import LineSampler
+from fastload.stats.record import Record
 from fastload.stats.stats import Stats, window_of
-from fastload.stats.totals import Totals
 from fastload.stats.workers import WorkerProcesses, WorkerUsage
 from fastload.streams import Timestamp
 
 __all__ = ["Asked", "LoaderClock", "PassClock"]
 
-KEPT = 1000  # batches whose times are kept
 RECENT = 100  # batches
 ANCHOR_AGE = 30.0  # seconds after which the two clocks are compared again: they drift by some µs a second
 
 
 class LoaderClock:
-    """What was measured of all passes over a loader."""
+    """What was measured of all passes over a loader.
+
+    It refers to its passes, and they to its ``Record`` only: in a cycle, the stream on which a pass takes timestamps
+    would be taken until the collector runs, and there are few.
+    """
 
     def __init__(self) -> None:
-        self.kept: deque[BatchTimes] = deque(maxlen=KEPT)
         self.files: Counter[str] = Counter()
-        self.startup: list[float] = []
         self.lines = LineSampler()
         self.listeners: list[Callable[[], None]] = []
         """Called in the consumer's thread with each batch that it gets."""
-        self._totals = Totals()
-        self._lock = threading.Lock()
+        self._record = Record()
         self._passes: list[PassClock] = []  # the last two
 
     def begin_pass(self, batches: Any, side: Stamping) -> PassClock:
         """The clock of a pass over ``batches``, the wrapped loader's iterator."""
         self._poll()
-        one_pass = PassClock(self, WorkerProcesses(batches), side)
+        one_pass = PassClock(self._record, WorkerProcesses(batches), side, self.lines, self.listeners)
         self._passes = [*self._passes[-1:], one_pass]
         return one_pass
 
     def stats(self, rank: int = 0) -> Stats:
         """What is known now; batches that the device has not come to yet are left out."""
         self._poll()
-        with self._lock:
-            kept = list(self.kept)
-            total = self._totals.over(window_of(kept))
+        kept, total = self._record.kept_and_total()
         recent = kept[-RECENT:]
         return Stats(
             recent=window_of(recent),
             total=total,
-            startup=tuple(self.startup),
+            startup=tuple(self._record.startup),
             files=dict(self.files),
             workers=self._usage(recent),
             lines=self.lines.shares(),
@@ -64,24 +62,15 @@ class LoaderClock:
     @property
     def batches(self) -> list[BatchTimes]:
         """The last batches that the device has passed, of the last pass."""
-        with self._lock:
-            kept = list(self.kept)
+        kept = self._record.kept()
         begin = max((number for number, batch in enumerate(kept) if batch.step is None), default=0)
         return kept[begin:]
 
     @property
     def images(self) -> str:
         """What the images came as: ``"files"``, or their dtype; empty if there are none, or none was seen yet."""
-        return self.kept[-1].images if self.kept else ""
-
-    def add(self, batch: BatchTimes, startup: float | None) -> None:
-        """Count a batch that the device has passed; the first of a pass with the time until it came."""
-        with self._lock:
-            self.kept.append(batch)
-            if startup is None:
-                self._totals.add(batch)
-            else:
-                self.startup.append(startup)
+        kept = self._record.kept()
+        return kept[-1].images if kept else ""
 
     def _usage(self, recent: Sequence[BatchTimes]) -> WorkerUsage | None:
         """Of the last pass; of the one before if that has just begun."""
@@ -109,11 +98,19 @@ class PassClock:
     :meth:`asked` and :meth:`given`.
     """
 
-    def __init__(self, clock: LoaderClock, workers: WorkerProcesses, side: Stamping) -> None:
+    def __init__(
+        self,
+        record: Record,
+        workers: WorkerProcesses,
+        side: Stamping,
+        lines: LineSampler,
+        listeners: Sequence[Callable[[], None]],
+    ) -> None:
         self.workers = workers
-        self.lines = clock.lines if MEASURES else None
-        self._clock = clock
+        self.lines = lines if MEASURES else None
+        self._record = record
         self._side = side
+        self._listeners = listeners
         self._begun = time.perf_counter()
         self._process_time = time.process_time()
         self._number = 0
@@ -139,9 +136,9 @@ class PassClock:
 
     def asked(self, consumer: Any, ready: int) -> Asked | None:
         """Note that the consumer asks for a batch, of which so many are ready; None if nothing is measured."""
-        if not MEASURES:
+        if self.lines is None:
             return None
-        self._clock.lines.thread = threading.get_ident()
+        self.lines.thread = threading.get_ident()
         return Asked(time.perf_counter(), time.thread_time(), self._side.timestamp(consumer), ready)
 
     def given(self, times: BatchTimes, asked: Asked | None, consumer: Any) -> None:
@@ -154,7 +151,7 @@ class PassClock:
         now = time.process_time()
         times.step_cpu, self._process_time = now - self._process_time, now
         self._pending.append(times)
-        for listener in self._clock.listeners:
+        for listener in self._listeners:
             listener()
 
     def poll(self) -> None:
@@ -179,4 +176,4 @@ class PassClock:
             batch.step = stall.end - self._last.end
         startup = stall.end - self._begun if self._last is None else None
         self._last = stall
-        self._clock.add(batch, startup)
+        self._record.add(batch, startup)

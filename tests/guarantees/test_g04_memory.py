@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 
 import fastload as fl
 from fastload import transforms as T
+from fastload.streams import SideStream, SyncStream
 from tests.files import jpeg
 from tests.guarantees.shared import HALF_A_MILLISECOND, MEAN, STD, one_batch
 
@@ -170,6 +171,32 @@ def test_g04_batches_of_files_are_let_go_of_without_the_cycle_collector(workers)
         assert not wrapped.blocks
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_g04_a_loader_lets_go_of_its_streams_without_the_cycle_collector(device):
+    """PyTorch has 32, and the allocator keeps memory for each: a loader for each epoch would take them all."""
+    files = DataLoader([(jpeg(32, 32), 0)] * 8, 4, collate_fn=fl.collate)
+    transform = T.Compose([T.DecodeJpeg(), T.RandomResizedCrop(16)])
+    gc.collect()
+    gc.disable()
+    try:
+        before = streams_there()
+        for is_whole in (True, False):
+            loader = fl.PrefetchLoader(files, transform=transform, device=device)
+            for _ in loader:
+                if not is_whole:
+                    break
+            assert streams_there() > before
+            loader.stats  # noqa: B018  (it may be read after each epoch)
+            del loader, _
+            assert streams_there() == before
+    finally:
+        gc.enable()
+
+
+def streams_there():
+    return sum(isinstance(each, SideStream | SyncStream) for each in gc.get_objects())
 
 
 class FifthIsBad(torch.utils.data.Dataset):

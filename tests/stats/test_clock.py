@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import fastload as fl
-from fastload.stats import batch_times, clock
+from fastload.stats import batch_times, clock, record
 from fastload.stats.clock import LoaderClock
 from fastload.streams import SyncStream, Timestamp
 from tests.report.faults import BATCH, consume, loader_of
@@ -56,7 +56,7 @@ def test_nothing_is_known_of_a_loader_that_was_not_used():
 
 def test_recent_batches_are_a_window_and_the_total_is_exact(pass_of, monkeypatch):
     monkeypatch.setattr(clock, "RECENT", 2)
-    monkeypatch.setattr(clock, "KEPT", 3)
+    monkeypatch.setattr(record, "KEPT", 3)
     stats = pass_of([(1.0, 1.0), *[(float(number), 1.0) for number in range(1, 9)]])
     assert stats.recent.batches == 2
     assert stats.recent.stall.mean == 7.5

@@ -1,6 +1,8 @@
 """``TrainStep(graph=True)``: the same values as without graphs, bit for bit, or an error that says why it cannot be."""
 
 import copy
+import gc
+import weakref
 from collections import deque
 from itertools import starmap
 
@@ -123,6 +125,25 @@ def test_batches_of_several_shapes_have_graphs_of_their_own():
         results.append(torch.stack([step(*batch).loss for batch in batches]))
     assert torch.equal(*results)
     assert_same_weights(model, reference)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_step_lets_go_of_the_model_without_the_cycle_collector(graph):
+    """Large trainings run with ``gc.disable()``: a cycle would keep the weights, and what was captured."""
+    batches = make_batches(BATCHES)
+    trained(SmallNet().cuda(), batches, graph=graph)  # what is loaded and compiled once keeps what it meets first
+    gc.collect()
+    gc.disable()
+    try:
+        model = SmallNet().cuda()
+        gone = [weakref.ref(model)]
+        _, _, step = trained(model, batches, graph=graph, ema=0.9)
+        gone.append(weakref.ref(step))
+        del model, step
+        assert [each() for each in gone] == [None, None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.gpu
