@@ -286,6 +286,24 @@ def test_a_batch_in_the_place_of_an_argument_is_not_printed(call):
     assert len(str(caught.value)) < 200
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda batch: prefetched(static=batch),
+        lambda batch: prefetched(images=batch),
+        lambda batch: prefetched(images=[batch]),
+        T.GaussianBlur,
+        lambda batch: T.CutMix(classes=2)((batch, batch[:, 0]), labels_getter=lambda _: batch + 1),
+        lambda batch: T.Compose([lambda _: [batch] * 3])(batch),
+    ],
+    ids=["static", "images", "paths", "a size", "labels", "what a function returns"],
+)
+def test_no_error_is_as_long_as_a_batch(call):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        call(torch.zeros(16, 3, 224, 224))
+    assert len(str(caught.value)) < 600
+
+
 def test_a_long_value_is_cut_short():
     with pytest.raises(TypeError, match=r"p must be a number; got 'aaa.*\.\.\.$") as caught:
         T.RandomHorizontalFlip("a" * 10_000)
@@ -298,9 +316,10 @@ def test_a_long_value_is_cut_short():
         lambda flip: T.Compose([flip]),
         lambda flip: T.RandomApply([flip]),
         lambda flip: T.MultiView([flip]),
+        T.Photometric,
         lambda flip: prefetched(transform=flip),
     ],
-    ids=["Compose", "RandomApply", "MultiView", "PrefetchLoader"],
+    ids=["Compose", "RandomApply", "MultiView", "Photometric", "PrefetchLoader"],
 )
 def test_a_class_in_the_place_of_a_transform_is_refused(call):
     with pytest.raises(TypeError, match=r"got the class RandomHorizontalFlip: write RandomHorizontalFlip\(\)"):

@@ -89,7 +89,7 @@ def of_factory(target: str, steps: int, seconds: float, advance: Callable[[], No
     try:
         factory = _named(target)
         made = factory()
-        loader, train = made if isinstance(made, tuple) else (made, None)
+        loader, train = _loader_and_step(made)
         measured = None if train is None else trained(loader, train, steps, seconds, advance)
     except NoTargetError:
         raise
@@ -98,6 +98,15 @@ def of_factory(target: str, steps: int, seconds: float, advance: Callable[[], No
     finally:
         sys.path.pop(0)
     return ExaminedLoader(target, loader, measured)
+
+
+def _loader_and_step(made: Any) -> tuple[Iterable[Any], Callable[[Any], object] | None]:
+    if not isinstance(made, tuple):
+        return made, None
+    if len(made) == 2 and callable(made[1]):  # noqa: PLR2004
+        return made
+    held = ", ".join(type(each).__name__ for each in made)
+    raise TypeError(f"a factory must return a loader, or a loader and a function of a batch; got a tuple of {held}")
 
 
 def _named(target: str) -> Any:

@@ -135,9 +135,10 @@ class Handover:
     def _handed(self, image: Any) -> HandedImage:
         if self.arrays is not None and isinstance(image, np.ndarray) and image.dtype.name not in self.arrays:
             taken = f"takes {' and '.join(self.arrays)}" if self.arrays else "leaves arrays as they are"
+            better = "one of uint8" if "uint8" in self.arrays else "a Pillow image or a uint8 tensor (C, H, W)"
             raise CannotOffloadError(
                 f"a step of the transform that is to move is given a NumPy array of {image.dtype}, and {taken}: make "
-                "it a Pillow image or a uint8 tensor (C, H, W) in the data set"
+                f"it {better} in the data set"
             )
         return _handed(image)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fastload.arguments import chosen, flag
+from fastload.arguments import chosen, flag, quoted
 from fastload.structure.tree import Path, Tree, name_of, retyped, tree_flatten, tree_unflatten
 
 __all__ = ["BatchSpec", "FixedBuffer", "Static"]
@@ -54,7 +54,7 @@ class Static:
         if isinstance(static, bool):
             return cls() if static else None
         if static not in SHORT:
-            raise ValueError(f"static must be True, False, a fl.Static or one of {SHORT}; got {static!r}")
+            raise ValueError(f"static must be True, False, a fl.Static or one of {SHORT}; got {quoted(static)}")
         return cls(static)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
+from fastload.arguments import quoted
 from fastload.structure.tree import Path, children_of, tree_flatten
 
 __all__ = ["Rule", "checked_rule", "find_fields"]
@@ -29,10 +30,10 @@ def checked_rule(name: str, rule: Any) -> Rule:
     if not all(map(_is_path, paths)):
         raise TypeError(
             f"{name} must be a key such as 'image', an index, a path such as ('image', 'bytes'), a list of these, or a "
-            f"function that returns the field; got {rule!r}"
+            f"function that returns the field; got {quoted(rule)}"
         )
     if not paths or () in paths:
-        raise ValueError(f"{name} must have at least one key; got {rule!r}")
+        raise ValueError(f"{name} must have at least one key; got {quoted(rule)}")
     return given
 
 

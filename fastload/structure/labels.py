@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fastload.arguments import quoted
 from fastload.structure.images import describe
 from fastload.structure.tree import Path, Tree, tree_unflatten
 
@@ -39,7 +40,7 @@ def find_labels(tree: Tree, getter: LabelsGetter = "default") -> Path | None:
     labels = getter(batch) if callable(getter) else _by_default(batch)
     path = next((path for path, tensor in tree.tensors.items() if tensor is labels), None)
     if path is None:
-        found = "finds no labels" if labels is None else f"must find a tensor of the batch; it found {labels!r}"
+        found = "finds no labels" if labels is None else f"must find a tensor of the batch; it found {quoted(labels)}"
         raise TypeError(
             f"labels_getter {found}; the tensors of the batch are {describe(tree.tensors)}: yield (images, labels) or "
             "a key 'labels', or pass labels_getter=lambda batch: batch[...], or None to mix images alone"
@@ -51,7 +52,7 @@ def labels_getter_of(getter: LabelsGetter) -> LabelsGetter:
     """Return ``getter`` if it is "default", a callable or None."""
     if getter is None or getter == "default" or callable(getter):
         return getter
-    raise ValueError(f"labels_getter must be 'default', a callable that takes the batch, or None; got {getter!r}")
+    raise ValueError(f"labels_getter must be 'default', a callable that takes the batch, or None; got {quoted(getter)}")
 
 
 def _by_default(batch: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fastload.arguments import quoted
 from fastload.data.encoded import EncodedImages
 from fastload.structure.images import is_single
 from fastload.structure.loaded_types import is_vision
@@ -193,7 +194,7 @@ def _arranged(images: Pixels, leading: torch.Size) -> Pixels:
 
 def _require_tensor(images: Any, function: Callable[..., Any]) -> torch.Tensor:
     if not isinstance(images, torch.Tensor):
-        raise TypeError(f"a transform must return a tensor of images; {function!r} returned {images!r}")
+        raise TypeError(f"a transform must return a tensor of images; {quoted(function)} returned {quoted(images)}")
     return images
 
 

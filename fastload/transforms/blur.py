@@ -9,7 +9,7 @@ from numbers import Real
 import numpy as np
 import torch
 
-from fastload.arguments import interval, probability, sides
+from fastload.arguments import interval, probability, quoted, sides
 from fastload.transforms.key import Key
 from fastload.transforms.lazy import LazyImages
 from fastload.transforms.sampling import between
@@ -62,7 +62,7 @@ class GaussianBlur(Transform):
 def kernel_side(kernel_size: int | Sequence[int]) -> int:
     height, width = sides("kernel_size", kernel_size)
     if height != width or height % 2 == 0:
-        raise ValueError(f"kernel_size must be an odd int, the same along both sides; got {kernel_size!r}")
+        raise ValueError(f"kernel_size must be an odd int, the same along both sides; got {quoted(kernel_size)}")
     return height
 
 

@@ -11,7 +11,7 @@ from numbers import Real
 import numpy as np
 import torch
 
-from fastload.arguments import interval, not_in_place, number, numbers, probability
+from fastload.arguments import interval, not_in_place, number, numbers, probability, quoted
 from fastload.transforms.key import Key
 from fastload.transforms.lazy import LazyImages
 from fastload.transforms.sampling import ATTEMPTS, SMALLEST_RATIO, corners, draw_sides, first_accepted
@@ -103,6 +103,6 @@ class RandomErasing(Transform):
 def _value(value: float | Sequence[float] | str) -> tuple[float, ...] | str:
     if isinstance(value, str):
         if value != "random":
-            raise ValueError(f"value must be a number, one for each channel, or 'random'; got {value!r}")
+            raise ValueError(f"value must be a number, one for each channel, or 'random'; got {quoted(value)}")
         return value
     return (number("value", value),) if isinstance(value, Real) else tuple(numbers("value", value))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fastload.arguments import quoted
+from fastload.arguments import not_a_class, quoted
 
 __all__ = ["Photometric", "keeps_places", "remark_on_draws"]
 
@@ -41,6 +41,7 @@ class Photometric:
     """
 
     def __init__(self, function: Function) -> None:
+        not_a_class("function must be callable on a batch of images", function)
         if not callable(function):
             raise TypeError(f"function must be callable on a batch of images; got {quoted(function)}")
         self.function = function

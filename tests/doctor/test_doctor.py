@@ -225,6 +225,19 @@ def test_a_factory_that_fails_is_told_of_with_its_traceback(tmp_path, monkeypatc
     assert result.stderr.splitlines()[-1] == f"fastload: {failed} failed"
 
 
+def test_what_a_factory_must_return_is_said(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wrong.py").write_text("def three():\n    return [0], print, None\n\ndef two():\n    return [0], [1]\n")
+    with pytest.raises(doctor.ScriptError) as raised:
+        doctor.find("wrong:three", [], 5, 5)
+    assert "a function of a batch; got a tuple of list, builtin_function_or_method, NoneType" in str(
+        raised.value.__cause__
+    )
+    with pytest.raises(doctor.ScriptError) as raised:
+        doctor.find("wrong:two", [], 5, 5)
+    assert "got a tuple of list, list" in str(raised.value.__cause__)
+
+
 def test_a_rate_counts_the_batches_after_the_first():
     batches = [torch.zeros(4)] * 3
     assert 0 < rates.rate_of(batches) < float("inf")
