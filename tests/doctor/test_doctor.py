@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import textwrap
+import types
 
 import pytest
 import torch
@@ -225,17 +226,15 @@ def test_a_factory_that_fails_is_told_of_with_its_traceback(tmp_path, monkeypatc
     assert result.stderr.splitlines()[-1] == f"fastload: {failed} failed"
 
 
-def test_what_a_factory_must_return_is_said(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "wrong.py").write_text("def three():\n    return [0], print, None\n\ndef two():\n    return [0], [1]\n")
+@pytest.mark.parametrize("made", [([0], print, None), ([0], [1])], ids=["three", "no function"])
+def test_what_a_factory_must_return_is_said(monkeypatch, made):
+    module = types.ModuleType("of_a_user")
+    module.factory = lambda: made
+    monkeypatch.setitem(sys.modules, "of_a_user", module)
     with pytest.raises(doctor.ScriptError) as raised:
-        doctor.find("wrong:three", [], 5, 5)
-    assert "a function of a batch; got a tuple of list, builtin_function_or_method, NoneType" in str(
-        raised.value.__cause__
-    )
-    with pytest.raises(doctor.ScriptError) as raised:
-        doctor.find("wrong:two", [], 5, 5)
-    assert "got a tuple of list, list" in str(raised.value.__cause__)
+        doctor.find("of_a_user:factory", [], 5, 5)
+    held = ", ".join(type(each).__name__ for each in made)
+    assert str(raised.value.__cause__).endswith(f"a loader and a function of a batch; got a tuple of {held}")
 
 
 def test_a_rate_counts_the_batches_after_the_first():
