@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -52,6 +53,9 @@ from fastload.training.wrappers import (
 )
 
 __all__ = ["StepOutput", "TrainStep"]
+
+Given = tuple[tuple[Any, ...], dict[str, Any]]  # a batch, as a call's arguments: by place, and by name
+INPUTS_AND_TARGETS = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,8 +107,8 @@ class TrainStep:
             others of ``torch.optim`` copy weights and state during each update, and those of other packages wait for
             the device.
         loss_fn: ``step(inputs, targets)`` trains on ``loss_fn(model(inputs), targets)``; without it
-            ``step(*batch)`` trains on ``model(*batch)``; with several models it trains on
-            ``loss_fn(*models, *batch)``. The loss is a scalar tensor, or a dict.
+            ``step(*batch)`` trains on ``model(*batch)``, and ``step(**batch)`` on ``model(**batch)``; with several
+            models it trains on ``loss_fn(*models, *batch)``. The loss is a scalar tensor, or a dict.
         losses: the name, or names, of the terms to be summed if the loss is a dict. Without it, that is the entry
             ``"loss"`` (Hugging Face's models); if there is none, all entries that carry a gradient (torchvision's
             detection models). Where this is in doubt, it raises or warns.
@@ -220,8 +224,8 @@ class TrainStep:
         told = "".join(f", {name}={value}" for name, value in settings.items() if value is not None)
         return f"{type(self).__name__}({models}, {optimizers}{told})"
 
-    def __call__(self, *batch: Any, items: Tensor | float | None = None) -> StepOutput:
-        """Train on one batch: ``step(inputs, targets)``, or ``step(*batch)`` without a ``loss_fn``.
+    def __call__(self, *batch: Any, items: Tensor | float | None = None, **named: Any) -> StepOutput:
+        """Train on one batch: ``step(inputs, targets)``; without a ``loss_fn`` ``step(*batch)`` or ``step(**batch)``.
 
         ``items``, a number or a scalar tensor, weighs the batch by what it holds, such as its labels that are not
         padding: the update's gradient is then that of the mean over all items of the window, of all ranks. If that
@@ -234,11 +238,13 @@ class TrainStep:
         if self._needs_agreement or items is not None:
             self._ranks.refuse_join()
         self._window.begin_batch(self._left, items)
-        stepped = self._window.is_last
+        stepped, given = self._window.is_last, (batch, named)
         if self._step_graphs is None:
-            losses, output = self._backward(batch, items, stepped=stepped)
+            if self._window.batches == 0:
+                self._drop_gradients()  # another step's loss may have left some, as a generator's in the discriminator
+            losses, output = self._backward(given, items, stepped=stepped)
         else:
-            losses, output = self._replay_backward(self._step_graphs, batch, items, stepped=stepped)
+            losses, output = self._replay_backward(self._step_graphs, given, items, stepped=stepped)
         try:
             self._count_batch(losses, items)
         except BaseException:
@@ -327,10 +333,10 @@ class TrainStep:
         >>> list(memory.first)
         ['data', 'forward', 'loss', 'backward', 'step']
 
-        ``batch`` is what ``step(*batch)`` takes, on the device or on the host. The steps are real; afterwards weights,
-        buffers, optimizers, schedulers, random numbers and this step are restored from a copy on the host. With
-        ``accumulate`` a step is a window: ``allocated`` is that of its last batch, ``peak`` that of all. With several
-        ranks all have to call this. Raises RuntimeError inside a window, and what a step raises.
+        ``batch`` is what ``step(*batch)`` or ``step(**batch)`` takes, on the device or on the host. The steps are real;
+        afterwards weights, buffers, optimizers, schedulers, random numbers and this step are restored from a copy on
+        the host. With ``accumulate`` a step is a window: ``allocated`` is that of its last batch, ``peak`` that of all.
+        With several ranks all have to call this. Raises RuntimeError inside a window, and what a step raises.
         """
         if self._window.batches > 0:
             raise RuntimeError(
@@ -351,7 +357,7 @@ class TrainStep:
         hooks = [model.register_forward_hook(lambda *_: on_stage("forward")) for model in self._models]
         self._on_stage = on_stage
         try:
-            return self(*batch).stepped
+            return (self(**batch) if isinstance(batch, Mapping) else self(*batch)).stepped
         finally:
             self._on_stage = None
             for hook in hooks:
@@ -424,13 +430,11 @@ class TrainStep:
         for parameter, gradient in zip(parameters, state["gradients"] or [None] * len(parameters), strict=True):
             parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
 
-    def _backward(
-        self, batch: tuple[Any, ...], items: Tensor | float | None, *, stepped: bool
-    ) -> tuple[Losses, object]:
+    def _backward(self, given: Given, items: Tensor | float | None, *, stepped: bool) -> tuple[Losses, object]:
         """Forward and backward of a batch; return its losses, and its output if it is kept."""
         with self._ranks.gradient_sync(enabled=stepped):
             with self._autocast:
-                losses, output = self._forward(batch)
+                losses, output = self._forward(*given)
             check_gradient(losses.total)
             if self._on_stage is not None:
                 self._on_stage("loss")
@@ -442,7 +446,7 @@ class TrainStep:
                 raise
 
     def _replay_backward(
-        self, graphs: StepGraphs, batch: tuple[Any, ...], items: Tensor | float | None, *, stepped: bool
+        self, graphs: StepGraphs, given: Given, items: Tensor | float | None, *, stepped: bool
     ) -> tuple[Losses, object]:
         """Do the same by a graph, whose results the next replay writes over."""
         if items is not None:
@@ -450,29 +454,32 @@ class TrainStep:
         decided = stepped, self._window.size
         try:
             losses, output = graphs.backward(
-                batch,
+                given,
                 decided,
                 first=self._window.batches == 0,
-                work=lambda: self._backward(batch, items, stepped=stepped),
+                work=lambda: self._backward(given, items, stepped=stepped),
             )
         except BaseException:
             self._begin_window()
             raise
         return _each(losses, output, Tensor.clone)
 
-    def _forward(self, batch: tuple[Any, ...]) -> tuple[Losses, object]:
+    def _forward(self, batch: tuple[Any, ...], named: dict[str, Any]) -> tuple[Losses, object]:
         """Return the losses, and with ``keep_output`` the model's output, else None."""
         if self.loss_fn is None or len(self._models) > 1:
-            returned = self._models[0](*batch) if self.loss_fn is None else self.loss_fn(*self._models, *batch)
+            whole = self._models[0] if self.loss_fn is None else partial(self.loss_fn, *self._models)
+            returned = whole(*batch, **named)
             return self._loss_terms(returned), returned if self.keep_output else None
-        match batch:
-            case inputs, targets:
-                output = self._models[0](inputs)
-                return self._loss_terms(self.loss_fn(output, targets)), output if self.keep_output else None
-        raise TypeError(
-            f"with a loss_fn a step takes two arguments, inputs and targets; got {len(batch)}. "
-            "Unpack the batch, step(*batch), or leave loss_fn out and let the model return its loss"
-        )
+        if len(batch) != INPUTS_AND_TARGETS or named:
+            got = " and ".join([str(len(batch)), *named])
+            raise TypeError(
+                f"with a loss_fn a step takes two arguments, inputs and targets; got {got}. Unpack a pair, "
+                "step(*batch). For other batches leave loss_fn out, and let the model, or a module around it, return "
+                "the loss"
+            )
+        inputs, targets = batch
+        output = self._models[0](inputs)
+        return self._loss_terms(self.loss_fn(output, targets)), output if self.keep_output else None
 
     def _lasting(self, losses: Losses, output: object, *, stepped: bool) -> tuple[Losses, object]:
         """Return losses and output without their graph, and gradients, too, where no replay writes over them."""
@@ -562,11 +569,14 @@ class TrainStep:
     def _begin_window(self) -> None:
         """Drop what there is of the window."""
         if self._step_graphs is None:  # with graphs the next window writes over them
-            for optimizer in self._optimizers:
-                optimizer.zero_grad(set_to_none=True)
+            self._drop_gradients()
         self._window.reset()
         self._graphs.drop_gradients()
         self._monitor.reset()
+
+    def _drop_gradients(self) -> None:
+        for optimizer in self._optimizers:
+            optimizer.zero_grad(set_to_none=True)
 
     def _clip_norm(self) -> Tensor | None:
         """Clip each optimizer's gradients by their own norm: an inf in one's would make the other's NaN."""

@@ -66,7 +66,7 @@ class StepGraphs:
             handle = optimizer.register_load_state_dict_post_hook(_forgetting(weakref.ref(self)))
             weakref.finalize(self, handle.remove)
 
-    def backward(self, batch: tuple[Any, ...], decided: Hashable, *, first: bool, work: Callable[[], Result]) -> Result:
+    def backward(self, batch: Any, decided: Hashable, *, first: bool, work: Callable[[], Result]) -> Result:
         """Do the work of a batch, whose gradients begin a window if it is the ``first``, else are added to it."""
         leaves = tree_flatten(batch).leaves.items()
         shapes = tuple((path, _shape(leaf)) for path, leaf in leaves)

@@ -1,5 +1,6 @@
 """What is summed of a dict that a model or loss function returns, and what is handed back of the rest."""
 
+import copy
 import warnings
 from collections import OrderedDict
 from dataclasses import dataclass, fields
@@ -10,7 +11,7 @@ from torch import nn
 
 from fastload.training.losses import LossTerms
 from fastload.training.step import TrainStep
-from tests.handwritten import sgd
+from tests.handwritten import assert_same_weights, sgd
 
 weight = torch.tensor(1.0, requires_grad=True)
 ACCURACY = torch.tensor(0.25)
@@ -77,6 +78,28 @@ def test_an_accuracy_is_not_added_to_the_loss_and_is_handed_back(name):
         (warning,) = caught  # once
         assert str(warning.message).startswith("'accuracy' of the loss's dict carries no gradient")
         assert warning.filename == __file__
+
+
+def test_a_batch_that_is_a_dict_goes_to_the_model_by_name():
+    model = Classifier()
+    reference = copy.deepcopy(model)
+    step, own = TrainStep(model, sgd(model)), TrainStep(reference, sgd(reference))
+    for _ in range(3):
+        images, labels = images_and_labels()
+        loss = step(labels=labels, images=images).loss
+        assert torch.equal(loss, own(images, labels).loss)
+    assert_same_weights(model, reference)
+    step.profile_memory({"images": images, "labels": labels})
+
+
+@pytest.mark.parametrize(
+    ("args", "named", "got"),
+    [((1, 2, 3), {}, "got 3"), ((1,), {}, "got 1"), ((1,), {"targets": 2}, "got 1 and targets")],
+)
+def test_what_a_loss_function_takes_is_said(args, named, got):
+    model = nn.Linear(4, 2)
+    with pytest.raises(TypeError, match=rf"inputs and targets; {got}\..* leave loss_fn out"):
+        TrainStep(model, sgd(model), nn.CrossEntropyLoss())(*args, **named)
 
 
 def test_a_hugging_face_output_trains_on_its_loss_and_is_handed_back_without_its_graph():

@@ -9,6 +9,39 @@ from torch import nn
 from fastload.training.step import TrainStep
 from tests.handwritten import OVERFLOW, adamw, assert_same_weights, halving, scaled_step, sgd
 
+binary_cross_entropy = nn.functional.binary_cross_entropy_with_logits
+ONES, ZEROS = torch.ones(8, 1), torch.zeros(8, 1)
+
+
+def test_a_generator_and_its_discriminator_train_in_turn_as_by_hand():
+    """The generator's loss reaches the discriminator's weights too: their gradients are not the discriminator's own."""
+    generator, discriminator = models = [nn.Linear(2, 6), nn.Linear(6, 1)]
+    own_generator, own_discriminator = references = copy.deepcopy(models)
+
+    def of_discriminator(discriminator, generator, images, noise):
+        made = discriminator(generator(noise).detach())
+        return binary_cross_entropy(discriminator(images), ONES) + cross_entropy(made, ZEROS)
+
+    def of_generator(generator, discriminator, noise):
+        return binary_cross_entropy(discriminator(generator(noise)), ONES)
+
+    discriminate = TrainStep([discriminator, generator], adamw(discriminator), of_discriminator)
+    generate = TrainStep([generator, discriminator], adamw(generator), of_generator)
+    own = [adamw(own_generator), adamw(own_discriminator)]
+    for _ in range(5):
+        images, noise = torch.randn(8, 6), torch.randn(8, 2)
+        discriminate(images, noise)
+        generate(noise)
+
+        own[1].zero_grad()
+        of_discriminator(own_discriminator, own_generator, images, noise).backward()
+        own[1].step()
+        own[0].zero_grad()
+        of_generator(own_generator, own_discriminator, noise).backward()
+        own[0].step()
+    for model, reference in zip(models, references, strict=True):
+        assert_same_weights(model, reference)
+
 
 def batches_of(number):
     return [(torch.randn(8, 6), torch.randint(0, 3, (8,))) for _ in range(number)]

@@ -128,6 +128,26 @@ def test_batches_of_several_shapes_have_graphs_of_their_own():
 
 
 @pytest.mark.gpu
+def test_a_batch_that_is_a_dict_is_replayed():
+    class WithLoss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = SmallNet()
+
+        def forward(self, images, labels):
+            return cross_entropy(self.net(images), labels)
+
+    model = WithLoss().cuda()
+    reference = copy.deepcopy(model)
+    steps = [fl.TrainStep(each, optimizer_of(each), graph=graph) for each, graph in ((model, True), (reference, False))]
+    for _ in range(EPOCHS):
+        for images, labels in loader_of(make_batches(BATCHES)):
+            losses = [step(labels=labels, images=images).loss for step in steps]
+            assert torch.equal(*losses)
+    assert_same_weights(model, reference)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("graph", [False, True])
 def test_a_step_lets_go_of_the_model_without_the_cycle_collector(graph):
     """Large trainings run with ``gc.disable()``: a cycle would keep the weights, and what was captured."""
