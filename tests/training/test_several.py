@@ -20,7 +20,7 @@ def test_a_generator_and_its_discriminator_train_in_turn_as_by_hand():
 
     def of_discriminator(discriminator, generator, images, noise):
         made = discriminator(generator(noise).detach())
-        return binary_cross_entropy(discriminator(images), ONES) + cross_entropy(made, ZEROS)
+        return binary_cross_entropy(discriminator(images), ONES) + binary_cross_entropy(made, ZEROS)
 
     def of_generator(generator, discriminator, noise):
         return binary_cross_entropy(discriminator(generator(noise)), ONES)
