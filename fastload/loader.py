@@ -297,11 +297,11 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
     def _remark(self, share: Share) -> None:
         """Say at the first pass what makes ranks or epochs alike."""
         data = getattr(self.loader, "dataset", self.loader)
-        is_repeated = is_begun_elsewhere(data, (self.seed, self.epoch, share), self._identity)
+        is_repeated = draws(self.transform) and is_begun_elsewhere(data, (self.seed, self.epoch, share), self._identity)
         if self._progress is not None:
             return
         remarks = [share.remark(self.loader)]
-        if is_repeated and not self._is_epoch_set and draws(self.transform):
+        if is_repeated and not self._is_epoch_set:
             remarks.append(
                 f"another PrefetchLoader has begun epoch {self.epoch} of this data set with seed {self.seed}, and "
                 "random transforms draw the same again: a new PrefetchLoader begins at its sampler's epoch, else at 0. "

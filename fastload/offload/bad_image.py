@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 from PIL import Image
@@ -24,7 +25,7 @@ class BadImage(Image.Image):
         self._is_opening = True
         self.contents = contents
         self.filename = self.source = source
-        self.error = error
+        self.error = copy(error)  # without its traceback, whose frames hold the file
 
     def __repr__(self) -> str:
         return f"BadImage({self.source!r}, {self.error!r})"
@@ -35,12 +36,12 @@ class BadImage(Image.Image):
     @property
     def size(self) -> tuple[int, int]:
         if not self._is_opening:
-            raise self.error
+            raise copy(self.error)
         self._is_opening = False  # Image.open asks once whether it is too large
         return 1, 1
 
     def load(self) -> Any:
-        raise self.error
+        raise copy(self.error)
 
     def convert(self, mode: str | None = None, *arguments: Any, **options: Any) -> Image.Image:
         return self if mode in (None, "RGB") else super().convert(mode, *arguments, **options)

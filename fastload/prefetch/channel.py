@@ -46,6 +46,7 @@ class Channel(Generic[T]):
     def __init__(self) -> None:
         self._entries: deque[T | End] = deque()
         self._bell: SimpleQueue[None] = SimpleQueue()  # rung after an entry has come, and sometimes once more
+        self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -60,10 +61,14 @@ class Channel(Generic[T]):
             error.__cause__ = cause
         self._append(End(error, is_complete=error is None))
 
-    def close(self) -> None:
-        """Drop all items, and wake who waits for one."""
-        self._entries.clear()
+    def close(self) -> BaseException | None:
+        """Drop all items, those that still come too, and wake who waits for one; return the error that nobody took.
+
+        Kept here, an error would keep the frames of the thread that it ended, and so this channel.
+        """
+        dropped, self._is_closed = self._entries, True
         self._append(End())
+        return next((entry.error for entry in dropped if isinstance(entry, End)), None)
 
     def first(self) -> T | End:
         """Wait for the first entry, and leave it here."""
@@ -86,5 +91,7 @@ class Channel(Generic[T]):
 
     def _append(self, entry: T | End) -> None:
         self._entries.append(entry)
+        if self._is_closed:
+            self._entries = deque([End()])
         if self._bell.empty():
             self._bell.put(None)

@@ -18,7 +18,7 @@ from fastload.prefetch.item import Item
 from fastload.prefetch.preparer import Preparer
 from fastload.prefetch.slots import SlotPool
 from fastload.prefetch.stage import Stage
-from fastload.prefetch.worker_errors import explained, is_of_a_sample
+from fastload.prefetch.worker_errors import clear_loader_frames, explained, is_of_a_sample
 from fastload.resume.consumer_state import ConsumerState
 from fastload.resume.position import Progress
 from fastload.stats.clock import Asked, PassClock
@@ -125,7 +125,8 @@ def produce(
         slots.close()
         prepare.close()
         for stage in reversed(stages):
-            stage.close()
+            if (untaken := stage.close()) is not None:
+                clear_loader_frames(source.batches, untaken)
         if decode is not None:
             decode.close()
         source.close()

@@ -44,11 +44,12 @@ class Stage(Iterator[Item]):
         self._turns.put(None)
         return item
 
-    def close(self) -> None:
-        """Let the thread end after the item that it works on, and wait for it."""
+    def close(self) -> BaseException | None:
+        """Let the thread end after the item that it works on, and wait for it; return an error that nobody took."""
         self._closed = True
         self._turns.put(None)
         self._thread.join()
+        return self._done.close()
 
     def _run(self, items: Iterator[Item]) -> None:
         try:

@@ -13,7 +13,7 @@ import torch
 from torch._utils import ExceptionWrapper
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
-__all__ = ["explained", "is_of_a_sample"]
+__all__ = ["clear_loader_frames", "explained", "is_of_a_sample"]
 
 # A worker that is killed closes its connections a moment before it has ended: how long to wait for that, in seconds.
 MOMENT = 5.0
@@ -40,7 +40,7 @@ def explained(batches: Any, error: BaseException) -> BaseException:
     raises the error of the socket, a ConnectionResetError or EOFError, unless it finds that the process has ended.
     """
     explanation = _named(batches, error)
-    _clear_loader_frames(batches, explanation)
+    clear_loader_frames(batches, explanation)
     return explanation
 
 
@@ -61,7 +61,7 @@ def _named(batches: Any, error: BaseException) -> BaseException:
     return death
 
 
-def _clear_loader_frames(batches: Any, error: BaseException) -> None:
+def clear_loader_frames(batches: Any, error: BaseException) -> None:
     """Clear the frames of an error's traceback that run the loader, so that an error that is kept keeps no worker.
 
     PyTorch's frame that raises a worker's error is cleared too: it holds that error, and the cycle would keep the

@@ -46,6 +46,9 @@ class WatchedLoader(MeasuredLoader):
         self.device = device
         self.clock = LoaderClock()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WatchedLoader, (self.loader, self.device)  # a copy has measured nothing
+
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self.loader)
         return WatchedPass(batches, self.clock.begin_pass(batches, side := side_stream(self.device)), side)

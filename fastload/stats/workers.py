@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
@@ -61,7 +62,8 @@ class WorkerProcesses:
 
     def __init__(self, batches: Any) -> None:
         workers: list[BaseProcess] = getattr(batches, "_workers", None) or []
-        self._batches = batches if workers else None
+        # Weakly: what is measured outlasts the pass, and this iterator's workers must not.
+        self._batches = weakref.ref(batches) if workers else None
         self._processes = _processes_of(workers)
         self._ahead: int = getattr(batches, "_prefetch_factor", None) or 2
         self._looks: list[Look] = []  # the first and the last
@@ -81,7 +83,7 @@ class WorkerProcesses:
 
     def overtaken(self) -> int:
         """How many batches have come from other workers before those that were asked for earlier."""
-        tasks = getattr(self._batches, "_task_info", {})
+        tasks = getattr(self._batches and self._batches(), "_task_info", {})
         return sum(len(task) > 1 for task in list(tasks.values()))
 
     def usage(self, batches: Sequence[BatchTimes]) -> WorkerUsage | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from fastload.environment import fastest_float
 
@@ -52,15 +53,19 @@ def grad_scaler(precision: str, device: torch.device) -> torch.amp.GradScaler:
     return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
 
 
-def carry_autocast_to_replicas(models: Sequence[nn.Module], device: torch.device) -> None:
+def carry_autocast_to_replicas(models: Sequence[nn.Module], device: torch.device) -> Iterator[RemovableHandle]:
     """Make the replicas of each ``nn.DataParallel`` compute under the autocast of the thread that calls it.
 
     Autocast belongs to a thread, and each replica computes in a thread of its own. PyTorch enables autocast there if it
     is enabled in the caller's thread, but with the default dtype: float16 on CUDA, even if the caller's is bfloat16.
+
+    Yields the handles of the hooks that do so.
     """
     for module in (module for model in models for module in model.modules()):
         if isinstance(module, nn.DataParallel):
-            _ReplicaAutocast(module, device)
+            carried = _ReplicaAutocast(device)
+            yield module.register_forward_pre_hook(carried.record)
+            yield module.module.register_forward_pre_hook(carried.apply)
 
 
 class _ReplicaAutocast:
@@ -69,18 +74,15 @@ class _ReplicaAutocast:
     The hooks are bound methods because those can be copied and pickled with the model.
     """
 
-    def __init__(self, parallel: nn.DataParallel[nn.Module], device: torch.device) -> None:
-        self._original = parallel.module
+    def __init__(self, device: torch.device) -> None:
         self._device_type = device.type
-        self._record()
-        parallel.register_forward_pre_hook(self._record)
-        parallel.module.register_forward_pre_hook(self._apply)
+        self.record()
 
-    def _record(self, *_: object) -> None:
+    def record(self, *_: object) -> None:
         self._enabled = torch.is_autocast_enabled(self._device_type)
         self._dtype = torch.get_autocast_dtype(self._device_type)
 
-    def _apply(self, module: nn.Module, _: object) -> None:
-        if module is not self._original:  # a replica; nothing to restore, as its thread ends after it
+    def apply(self, module: nn.Module, _: object) -> None:
+        if getattr(module, "_is_replica", False):  # PyTorch's mark; nothing to restore, as its thread ends after it
             torch.set_autocast_enabled(self._device_type, self._enabled)
             torch.set_autocast_dtype(self._device_type, self._dtype)

@@ -189,7 +189,8 @@ class TrainStep:
         self.keep_output = keep_output
         self.scaler = scaler or grad_scaler(self.precision, device)
         self._autocast = autocast(self.precision, device)
-        carry_autocast_to_replicas(self._models, device)
+        for hook in carry_autocast_to_replicas(self._models, device):
+            weakref.finalize(self, hook.remove)
         self._ranks = Ranks(self._models, device)
         self._graphs = Graphs([*self._models, *([loss_fn] if isinstance(loss_fn, nn.Module) else [])], device)
         self._loss_terms = LossTerms(losses)

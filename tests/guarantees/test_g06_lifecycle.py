@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import pytest
 import torch
@@ -18,9 +19,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fastload as fl
 from fastload import transforms as T
+from fastload.data.encoded import EncodedImages
 from fastload.prefetch.iterator import _wait_for_threads
 from tests.batches import Numbered, numbered_loader
 from tests.counts import count, variants
+from tests.files import jpeg
 from tests.guarantees.shared import MEAN, STD, collect
 from tests.untouchable import Untouchable
 
@@ -97,6 +100,58 @@ def test_g06_nothing_is_left_behind(way, workers):
         gc.collect()
     assert fastload_threads() == []
     assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("bad", ["sample", "file"])
+def test_g06_an_error_that_nobody_comes_to_keeps_nothing_without_the_cycle_collector(bad):
+    """It waits behind batches that are not taken, in a stage that works ahead."""
+    files = [(jpeg(32, 32), number) for number in range(12)]
+    files[9] = (b"\xff\xd8\xff no photograph", 9) if bad == "file" else None
+    wrapped = DataLoader(files, 2, num_workers=1, collate_fn=fl.collate)
+    transform = T.Compose([T.DecodeJpeg(), T.Resize((16, 16))])
+    gc.collect()
+    gc.disable()
+    try:
+        loader = fl.PrefetchLoader(wrapped, transform=transform, device="cpu")
+        iterator = iter(loader)
+        next(iterator)
+        time.sleep(0.5)  # until the error is there
+        side = weakref.ref(loader._side)
+        del iterator, loader
+        assert multiprocessing.active_children() == []
+        assert not [each for each in gc.get_objects() if isinstance(each, EncodedImages)]
+        assert side() is None
+    finally:
+        gc.enable()
+
+
+def test_g06_an_error_that_comes_after_close_keeps_nothing_without_the_cycle_collector():
+    class Slow(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, number):
+            if number == 4:
+                time.sleep(1.5)  # longer than close() waits
+                raise ValueError("late")
+            return torch.zeros(2)
+
+    gc.collect()
+    gc.disable()
+    try:
+        data = Slow()
+        gone = [weakref.ref(data)]
+        loader = fl.PrefetchLoader(DataLoader(data, 4), device="cpu", static=True)
+        gone.append(weakref.ref(loader._side))
+        iterator = iter(loader)
+        next(iterator)
+        loader.close()
+        del data, iterator, loader
+        for thread in fastload_threads():
+            thread.join()
+        assert [each() for each in gone] == [None, None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -205,6 +260,24 @@ def test_g06_an_endless_loader_can_be_left():
 def test_g06_passes_may_be_nested():
     loader = fl.PrefetchLoader(numbered_loader(samples=8), device="cpu")
     assert [[inner[1].tolist()[0] for inner in loader] for _ in loader] == [[0, 4], [0, 4]]
+
+
+def test_g06_a_pass_that_cannot_begin_leaves_no_worker(monkeypatch):
+    loader = fl.PrefetchLoader(numbered_loader(num_workers=2), device="cpu")
+
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if thread.name.startswith("fastload"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            iter(loader)
+    assert multiprocessing.active_children() == []
+    assert collect(loader)[1] is None
 
 
 def test_g06_a_loader_whose_iter_has_failed_can_be_used_again():

@@ -115,6 +115,15 @@ def test_g09_a_loader_made_anew_that_repeats_an_epoch_says_so_and_how_to_cure_it
         list(fl.PrefetchLoader(DataLoader(dataset, 8), (0.5,) * 3, (0.5,) * 3, device="cpu"))  # draws nothing
 
 
+def test_g09_a_loader_that_draws_nothing_begins_no_epoch_for_others():
+    """Such as one that computes the mean of the images first."""
+    dataset = ramps()
+    list(fl.PrefetchLoader(DataLoader(dataset, 8), (0.5,) * 3, (0.5,) * 3, device="cpu"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        flips(flipping(dataset))
+
+
 def test_g09_a_pass_that_was_only_begun_is_no_epoch():
     """Lightning asks a loader for an iterator to see whether it has one."""
     loader = flipping(ramps())

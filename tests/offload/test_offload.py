@@ -1,9 +1,12 @@
 """One line around an ordinary loader: the same samples in the same order, and pixels as near as two decoders are."""
 
 import copy
+import gc
 import io
 import random
-from contextlib import nullcontext
+import warnings
+import weakref
+from contextlib import nullcontext, suppress
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from torchvision.transforms import v2
 
 import fastload as fl
 from fastload import transforms as T
+from fastload.offload.bad_image import BadImage
 
 pytestmark = pytest.mark.long  # each test plays whole epochs, twice
 
@@ -508,6 +512,24 @@ def test_a_folder_without_a_jpeg_leaves_out_bad_files_too(tmp_path):
     loader = fl.offload(DataLoader(ImageFolder(tmp_path, evaluation()), 4), device="cpu", on_error="skip")
     with pytest.warns(UserWarning, match="2.png"):
         assert next(iter(loader))[0].shape == (3, 3, 32, 32)
+
+
+@pytest.mark.parametrize("on_error", ["skip", "raise"])
+def test_bad_files_are_let_go_of_without_the_cycle_collector(bad_folder, on_error):
+    loader = DataLoader(ImageFolder(bad_folder, evaluation()), 4)
+    gc.collect()
+    gc.disable()
+    try:
+        offloaded = fl.offload(loader, device="cpu", on_error=on_error)
+        with suppress(T.BadImageError), warnings.catch_warnings(action="ignore"):
+            for _ in offloaded:
+                pass
+        side = weakref.ref(offloaded._side)
+        del offloaded
+        assert side() is None
+        assert not [each for each in gc.get_objects() if isinstance(each, BadImage)]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("name", ["a first without contents.jpg", "damaged.png", "no image.png"])

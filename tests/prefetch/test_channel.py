@@ -72,3 +72,14 @@ def test_g06_who_waits_is_woken_when_the_channel_is_closed():
     thread.join(timeout=60)
     assert isinstance(ends[0], End)
     assert not ends[0].is_complete
+
+
+def test_a_closed_channel_keeps_nothing_that_still_comes():
+    channel = Channel()
+    channel.put("a")
+    channel.close()
+    channel.put("b")
+    channel.end(ValueError("late"))
+    assert len(channel) == 1
+    with pytest.raises(StopIteration):
+        channel.take()

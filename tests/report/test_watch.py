@@ -1,7 +1,12 @@
 """Any loop is measured as it is, and reports come while it runs."""
 
+import copy
+import multiprocessing
+import pickle
+
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 import fastload as fl
 from fastload.report.verdict import Bound, Cause
@@ -13,6 +18,23 @@ def test_a_watched_loader_yields_its_own_batches_and_answers_as_itself():
     watched = fl.watch(loader, device="cpu")
     assert [labels.tolist() for _, labels in watched] == [labels.tolist() for _, labels in loader]
     assert (len(watched), watched.batch_size, watched.dataset) == (4, BATCH, loader.dataset)
+
+
+def test_a_watched_loop_that_is_left_leaves_no_worker():
+    watched = fl.watch(DataLoader(torch.zeros(64, 2), 4, num_workers=2), device="cpu")
+    for _ in range(2):
+        for _ in watched:
+            break
+        assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+def test_a_copy_of_a_watched_loader_has_measured_nothing(copied):
+    watched = fl.watch([torch.zeros(2)] * 4, device="cpu")
+    consume(watched)
+    assert watched.stats.total.batches == 3
+    other = copied(watched)
+    assert (len(other), other.stats.total.batches) == (4, 0)
 
 
 def test_a_plain_loop_that_waits_is_told_so():

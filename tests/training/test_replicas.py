@@ -1,7 +1,9 @@
 """``TrainStep`` with ``nn.DataParallel``: each replica computes under the step's autocast, in a thread of its own."""
 
 import copy
+import gc
 import pickle
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -35,8 +37,10 @@ class InThreads(nn.DataParallel):
 
         def compute(part):
             torch.set_autocast_dtype(part.device.type, torch.float16)  # CUDA's in a new thread
+            replica = copy.copy(self.module)
+            replica._is_replica = True  # as PyTorch marks those that it makes
             with torch.autocast(part.device.type, enabled=enabled):
-                return copy.copy(self.module)(part)
+                return replica(part)
 
         with ThreadPoolExecutor(2) as threads:
             return torch.cat(list(threads.map(compute, images.chunk(2))))
@@ -46,6 +50,7 @@ def step_once(model, precision):
     device = next(model.parameters()).device
     step = TrainStep(model, adamw(model), nn.functional.cross_entropy, precision=precision)
     step(torch.randn(8, 6, device=device), torch.randint(0, 3, (8,), device=device))
+    return step
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp32", torch.float32)])
@@ -57,17 +62,34 @@ def test_autocast_holds_in_the_threads_of_replicas(precision, dtype):
 
 def test_outside_of_a_step_the_module_computes_as_ever():
     model = InThreads(Noting())
-    step_once(model, "bf16")
+    step = step_once(model, "bf16")
     images = torch.randn(2, 6, device=model.module.weight.device)
     assert model.module(images).dtype == torch.float32
     assert model(images).dtype == torch.float32
+    del step
+
+
+def test_a_step_takes_its_hooks_with_it_and_lets_go_of_the_model():
+    gc.disable()  # as in large trainings
+    try:
+        for _ in range(2):
+            model = InThreads(Noting())
+            module = weakref.ref(model.module)
+            step_once(model, "bf16")
+            assert not model._forward_pre_hooks
+            assert not model.module._forward_pre_hooks
+            del model
+        assert module() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_a_model_can_be_copied_and_pickled_afterwards(duplicate):
     model = InThreads(Noting())
-    step_once(model, "bf16")
+    step = step_once(model, "bf16")
     duplicated = duplicate(model)
+    del step
     images = torch.randn(2, 6, device=model.module.weight.device)
     with torch.autocast(images.device.type, torch.bfloat16):
         assert duplicated(images).dtype == torch.bfloat16
