@@ -7,11 +7,18 @@ import torch
 
 __all__ = ["FEW_QUEUES", "MEASURES", "MOVES", "cores", "fastest_float", "float_on"]
 
+OFF = ("off", "0", "false", "no")
+
+
+def _is_on(variable: str) -> bool:
+    return os.environ.get(variable, "").lower() not in OFF
+
+
 # Whether loaders measure their batches. The benchmark of what measuring costs turns it off.
-MEASURES = os.environ.get("FASTLOAD_CLOCK") != "off"
+MEASURES = _is_on("FASTLOAD_CLOCK")
 
 # Whether threads move off the cores that serve the GPUs' interrupts.
-MOVES = os.environ.get("FASTLOAD_AFFINITY") != "off"
+MOVES = _is_on("FASTLOAD_AFFINITY")
 
 # CUDA reads both variables once, when it is initialised. A value set by the user is kept.
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from fastload.doctor.folder import FolderOfImages
 from fastload.doctor.script import ScriptError, run_script
-from fastload.environment import cores
+from fastload.environment import MEASURES, cores
 from fastload.report.measured import MeasuredLoader
 from fastload.report.watch import watch
 
@@ -53,6 +53,8 @@ def find(
         ScriptError: it failed.
         ValueError: there is no such target, or it has no loader.
     """
+    if not MEASURES:
+        raise ValueError("the doctor measures, and FASTLOAD_CLOCK is off: unset it")
     path = Path(target)
     if path.is_dir():
         return ExaminedLoader(target, of_folder(path))

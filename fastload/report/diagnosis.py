@@ -6,6 +6,7 @@ import linecache
 import re
 from dataclasses import replace
 
+from fastload.environment import MEASURES
 from fastload.report.case import Case
 from fastload.report.input_causes import COMPUTING, cause_of_waiting, ms, too_few_workers
 from fastload.report.setup import Setup
@@ -43,6 +44,9 @@ def diagnose(stats: Stats, setup: Setup) -> Verdict:
     >>> diagnose(Stats(), Setup()).bound.value
     'not known yet'
     """
+    if not MEASURES:
+        off = "Nothing is measured, since FASTLOAD_CLOCK is off: unset it before fastload is imported"
+        return Verdict(Bound.UNKNOWN, Cause.TOO_SHORT, off)
     window, case = stats.recent, Case(stats, setup)
     if window.batches < FEWEST or not window.step.mean:
         few = f"{window.batches} batches after the first are too few to judge by: at least {FEWEST}"

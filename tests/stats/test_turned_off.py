@@ -17,3 +17,13 @@ def test_batches_come_and_nothing_is_known_of_them():
     run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, env=environment)
     batches = "[[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]"
     assert run.stdout.splitlines() == [f"{batches} True", batches]
+
+
+def test_a_report_and_the_doctor_say_that_nothing_is_measured():
+    program = PROGRAM + "print(loader.report(show=False))"
+    environment = {**os.environ, "FASTLOAD_CLOCK": "0"}
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
+    assert "FASTLOAD_CLOCK is off" in run.stdout
+    doctor = [sys.executable, "-m", "fastload", "doctor", "tests"]
+    run = subprocess.run(doctor, capture_output=True, text=True, check=False, env=environment)
+    assert (run.returncode, "FASTLOAD_CLOCK is off" in run.stderr) == (2, True)
