@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableSequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 
-from fastload.structure.loaded_types import is_vision
 from fastload.structure.tree import Path, Tree, name_of, retyped
 from fastload.targets.layout import TO_CORNERS, Layout, Target, of_kind, one_size
-from fastload.targets.rows import PerBox, loses_rows, rows_taken
+from fastload.targets.rows import PerBox, check_named, loses_rows, row_count, rows_taken
 from fastload.targets.stored import Stored, have_area
 from fastload.transforms.geometry import rows_of
 
@@ -134,6 +134,7 @@ class Targets:
         along a first dimension keep all their rows.
 
         Raises:
+            LookupError: boxes are removed, and ``per_box`` names a field that is beside none of the batch.
             ValueError: batched targets, which have one canvas, belong to images that are of different sizes now.
         """
         if self.sizes is None:
@@ -156,15 +157,19 @@ class Targets:
         keep = ~self.lost & (boxes.have_area() | ~self.had_area)
         if keep.all():
             return
-        layout = Layout.of(tree, self.images)
-        fields = layout.fields() if layout else {}
-        for target, own_keep in zip(boxes.targets, np.split(keep, np.cumsum(boxes.counts)[:-1]), strict=True):
-            if target.sample is None or own_keep.all():
-                continue
-            rows, beside = torch.from_numpy(own_keep.nonzero()[0]), fields[target.sample, target.owner]
+        parts = zip(boxes.targets, np.split(keep, np.cumsum(boxes.counts)[:-1]), strict=True)
+        losing = [(target, kept) for target, kept in parts if target.sample is not None and not kept.all()]
+        layout = Layout.of(tree, self.images) if losing else None
+        if layout is None:
+            return
+        fields = layout.fields()
+        owners = [(target.sample, target.owner) for target in boxes.targets if target.sample is not None]
+        check_named(per_box, chain.from_iterable(fields[owner] for owner in owners))
+        for target, kept in losing:
+            beside, rows = fields[target.sample, target.owner], kept.nonzero()[0]
             own = next(field for field in beside if field.path == target.path)
             for field in beside:
-                if _length(field.value) == len(own_keep) and loses_rows(field, own, per_box):
+                if row_count(field.value) == len(kept) and loses_rows(field, own, per_box):
                     yield field.path, rows_taken(field.value, rows)
 
     def _check(self, matrices: torch.Tensor, old_sizes: torch.Tensor) -> None:
@@ -219,14 +224,6 @@ def _mapped_corners(corners: np.ndarray, matrices: np.ndarray) -> np.ndarray:
     centres = _mapped(corners.mean(1), matrices)
     halves = (np.abs(matrices[:, :, :2]) @ (corners[:, 1] - corners[:, 0])[:, :, None])[:, :, 0] / 2
     return np.stack([centres - halves, centres + halves], axis=1)
-
-
-def _length(value: Any) -> int | None:
-    """How many rows a field has; None for what has none."""
-    if isinstance(value, torch.Tensor):
-        least = len("KHW") if is_vision(value, "Mask") else 1
-        return value.shape[0] if value.ndim >= least else None
-    return len(value) if isinstance(value, MutableSequence) else None
 
 
 def _flat(targets: list[Target], samples: int, columns: int) -> tuple[np.ndarray, np.ndarray]:

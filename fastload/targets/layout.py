@@ -18,7 +18,7 @@ from fastload.targets.rows import Field
 
 __all__ = ["FROM_CORNERS", "TO_CORNERS", "Layout", "Target", "of_kind", "one_size"]
 
-ENTRIES = (torch.Tensor, tuple, MutableSequence)  # what may have a row for each box
+ENTRIES = (torch.Tensor, np.ndarray, tuple, MutableSequence)  # what may have a row for each box
 
 # What rows of boxes of each format are multiplied by to become x1, y1, x2, y2.
 TO_CORNERS = {

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, MutableSequence, Sequence
+from collections.abc import Hashable, Iterable, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from fastload.structure.loaded_types import is_vision
 from fastload.structure.tree import Path, retyped
 
-__all__ = ["PER_BOX", "Field", "PerBox", "loses_rows", "rows_taken"]
+__all__ = ["PER_BOX", "Field", "PerBox", "check_named", "loses_rows", "row_count", "rows_taken"]
 
 PerBox = Sequence[Hashable] | None  # names of fields, or their places in a tuple; None for the default
 
@@ -26,7 +27,7 @@ PER_IMAGE = ("image_id", "size", "orig_size", "image_size", "original_size", "ca
 
 @dataclass(frozen=True, eq=False)
 class Field:
-    """A tensor or list that stands beside boxes: its key, field name or place in a tuple is its ``name``."""
+    """Something with rows that stands beside boxes: its key, field name or place in a tuple is its ``name``."""
 
     path: Path
     name: Hashable
@@ -63,13 +64,43 @@ def loses_rows(field: Field, boxes: Field, per_box: PerBox) -> bool:
     return False
 
 
-def rows_taken(value: Any, rows: torch.Tensor) -> Any:
-    """Some rows of a tensor or list."""
+def check_named(per_box: PerBox, fields: Iterable[Field]) -> None:
+    """Require each name that the user gave to be that of one of ``fields``, those beside the boxes of a batch.
+
+    Raises:
+        LookupError: a name is that of none, so its rows would be kept.
+    """
+    there = dict.fromkeys(field.name for field in fields)
+    missing = next((name for name in per_box or () if name not in there), None)
+    if missing is not None:
+        raise LookupError(
+            f"per_box names {missing!r}, and beside the boxes of this batch no tensor, array, list or tuple has that "
+            f"name; got {list(per_box or ())!r}, and the names there are {', '.join(map(repr, there))}: correct it or "
+            "leave it out"
+        )
+
+
+def row_count(value: Any) -> int | None:
+    """How many rows a field has; None for what has none. A tuple with a type of its own is a record, not rows.
+
+    >>> row_count(np.zeros((2, 4))), row_count(("cat", "dog", "cat")), row_count(torch.Size([40, 40]))
+    (2, 3, None)
+    """
+    if isinstance(value, torch.Tensor | np.ndarray):
+        least = len("KHW") if is_vision(value, "Mask") else 1
+        return value.shape[0] if value.ndim >= least else None
+    return len(value) if isinstance(value, MutableSequence) or type(value) is tuple else None
+
+
+def rows_taken(value: Any, rows: np.ndarray) -> Any:
+    """Some rows of a tensor, array, list or tuple, by their numbers."""
     if isinstance(value, torch.Tensor):
-        return retyped(value[rows.to(value.device)], value)
+        return retyped(value[torch.from_numpy(rows).to(value.device)], value)
+    if isinstance(value, np.ndarray):
+        return value[rows]
     return type(value)(value[row] for row in rows.tolist())
 
 
 def _is_target(value: Any) -> bool:
-    values = value if isinstance(value, MutableSequence) else [value]
+    values = value if isinstance(value, MutableSequence | tuple) else [value]
     return all(is_vision(each, "KeyPoints", "Mask") for each in values)

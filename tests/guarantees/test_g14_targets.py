@@ -1,5 +1,6 @@
 """G14: what describes pixels follows them, or is refused with the line to write; nothing that does not is touched."""
 
+import numpy as np
 import pytest
 import torch
 import torchvision
@@ -68,6 +69,33 @@ def test_g14_rows_go_with_their_boxes_from_fields_that_are_per_box_and_from_no_o
     )
     _, (kept,) = next(iter(loader))
     assert {name: len(field) for name, field in kept.items()} == {"boxes": 1, "labels": 2, "hw": 1, "index": 1}
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor])
+@pytest.mark.parametrize("name", ["labels", "track"])
+def test_g14_rows_of_lists_tuples_arrays_and_tensors_go_with_their_boxes(kind, name):
+    target = {"boxes": BOXES, name: kind([1, 2])}
+    transform = T.Compose([T.CenterCrop(20)], per_box=[name] if name == "track" else None)
+    ((_, (kept,)),) = fl.PrefetchLoader([([images()[0]], [target])], transform=transform, device="cpu")
+    assert type(kept[name]) is type(target[name])
+    assert list(kept[name]) == [2]
+    assert list(target[name]) == [1, 2]
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor])
+def test_g14_rows_of_other_fields_are_kept_and_named(kind):
+    target = {"boxes": BOXES, "hw": kind([SIDE, SIDE])}
+    with pytest.warns(UserWarning, match="the field 'hw' has as many rows as there were boxes"):
+        _, (kept,) = loaded(([images()[0]], [target]), T.CenterCrop(20))
+    assert kept["hw"] is target["hw"]
+
+
+@pytest.mark.parametrize("wrong", ["label", 1, "box"])
+def test_g14_a_name_of_per_box_that_no_boxes_have_beside_them_is_an_error(wrong):
+    batch = [images()[0]] * 2, [{"boxes": BOXES, "labels": [1, 2]}, {"boxes": BOXES, "ids": [1, 2]}]
+    transform = T.Compose([T.CenterCrop(20)], per_box=["labels", wrong])
+    with pytest.raises(LookupError, match=rf"per_box names {wrong!r}, and .* there are 'boxes', 'labels', 'ids'"):
+        next(iter(fl.PrefetchLoader([batch], transform=transform, device="cpu")))
 
 
 def test_g14_a_flip_removes_no_box():

@@ -352,6 +352,7 @@ def test_fields_with_a_row_a_box_by_name_or_type_lose_those_of_boxes_that_are_go
         "iscrowd": torch.zeros(3, dtype=torch.int64),
         "fine_labels": ["cat", "dog", "bird"],
         "curves": [KeyPoints(torch.ones(number, 2), canvas_size=SIZES[0]) for number in (5, 6, 7)],
+        "outlines": tuple(KeyPoints(torch.ones(number, 2), canvas_size=SIZES[0]) for number in (5, 6, 7)),
         "scene": torch.tensor([1, 2, 3, 4]),
         "semantic": Mask(torch.zeros(20, 30)),
         "orig_size": torch.tensor([1, 2, 3]),
@@ -367,7 +368,8 @@ def test_fields_with_a_row_a_box_by_name_or_type_lose_those_of_boxes_that_are_go
     assert len(kept["iscrowd"]) == 1
     assert kept["fine_labels"] == ["cat"]
     assert [len(curve) for curve in kept["curves"]] == [5]
-    assert kept["curves"][0].canvas_size == (20, 10)
+    assert [len(curve) for curve in kept["outlines"]] == [5]
+    assert kept["curves"][0].canvas_size == kept["outlines"][0].canvas_size == (20, 10)
     assert all(kept[name] is target[name] for name in ("scene", "semantic", "orig_size"))
     assert list(kept) == list(target)
 
