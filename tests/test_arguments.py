@@ -101,6 +101,7 @@ ROWS = [
             "masks": (*NO_FIELD, 1, 2, "png"),
             "most_bytes": (*NO_INT, 0),
             "decode": NO_FLAG,
+            "upright": NO_FLAG[:-1],
         },
     ),
     Row(fl.data.sample_data, {"root": "photographs"}, {"images": (*NO_INT, 19, 100_001), "seed": (*NO_INT,)}),

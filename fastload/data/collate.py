@@ -11,11 +11,11 @@ import torch
 from torch.utils.data import default_collate
 
 from fastload.arguments import flag, integer, quoted
-from fastload.data.encoded import EncodedImages
+from fastload.data.encoded import SAY_UPRIGHT, EncodedImages
 from fastload.data.files import is_file, name, read
 from fastload.data.image_fields import described, find_files, stated_files
 from fastload.data.packing import MOST_DECODED, pack
-from fastload.data.pixels import UndecodableError, values
+from fastload.data.pixels import UPRIGHT, UndecodableError, values
 from fastload.structure.field import Rule, checked_rule
 from fastload.structure.loaded_types import is_vision
 from fastload.structure.targets import TARGETS
@@ -34,6 +34,7 @@ def collate(
     images: Rule = None,
     masks: Rule = None,
     decode: bool = False,
+    upright: bool | None = None,
     most_bytes: int = MOST_DECODED,
 ) -> Any:
     """Pack the image files of a batch's samples into one block, and collate everything else as PyTorch does.
@@ -66,8 +67,8 @@ def collate(
 
     A file that cannot be read or decoded raises no error here. ``EncodedImages.problems`` has the reason, and
     ``T.DecodeJpeg(on_error=...)`` decides. Baseline JPEGs are packed undecoded; other files are decoded here by Pillow:
-    in RGB, turned upright by EXIF (which ``torchvision.datasets.ImageFolder`` ignores), grey of 16 bits scaled to 8.
-    docs/guarantees.md states what hostile files cannot do.
+    in RGB, turned ``upright`` by EXIF, grey of 16 bits scaled to 8. docs/guarantees.md states what hostile files cannot
+    do.
 
     Args:
         samples: the samples of one batch; or a mapping of columns, each with an entry for each sample, as Ray Data
@@ -80,6 +81,9 @@ def collate(
             images.
         decode: decode baseline JPEGs here too, by torchcodec: for devices without a JPEG decoder, where many workers
             decode faster than the training process. Pass ``collate_fn=functools.partial(fl.collate, decode=True)``.
+        upright: whether EXIF turns images, and masks in files. True: they are as they are seen; False: as they are
+            stored, which is how ``torchvision.datasets`` load them. By default they are turned, and a file that is
+            turned beside boxes, masks or keypoints is an error: data sets differ in which of the two these describe.
         most_bytes: how many bytes the files of a batch may have, and how many their pixels, by their headers; 16 GiB by
             default. A file that would exceed this is a bad file. Set it by ``functools.partial`` too. An image of more
             than ``PIL.Image.MAX_IMAGE_PIXELS`` is one in any case.
@@ -88,10 +92,12 @@ def collate(
         TypeError: there is no sample, the first has no file, or another has something else in the place of one; it
             cannot be told which of several fields is the image, or which is a mask; or ``images`` or ``masks`` name no
             file.
-        ValueError: ``most_bytes`` is not positive, or a mask cannot be decoded.
+        ValueError: ``most_bytes`` is not positive, a mask cannot be decoded, or EXIF turns it and ``upright`` is None.
     """
     most_bytes = integer("most_bytes", most_bytes, least=1)
     flag("decode", decode)
+    if upright is not None:
+        flag("upright", upright)
     rules = checked_rule("images", images), checked_rule("masks", masks)
     if isinstance(samples, Mapping):
         samples = _samples_of(samples)
@@ -100,8 +106,8 @@ def collate(
     mask_files = [] if masks is None else stated_files(samples[0], rules[1], "masks")
     files = find_files(samples, mask_files) if images is None else stated_files(samples[0], rules[0], "images")
     fields = _Fields(
-        dict.fromkeys(mask_files, partial(_masks, most_bytes=most_bytes))
-        | dict.fromkeys(files, partial(_pack, decode=decode, most_bytes=most_bytes))
+        dict.fromkeys(mask_files, partial(_masks, upright=upright, most_bytes=most_bytes))
+        | dict.fromkeys(files, partial(_pack, decode=decode, upright=upright, most_bytes=most_bytes))
     )
     return fields.collated(samples)
 
@@ -191,25 +197,27 @@ def _entries(value: Any) -> Iterable[Any]:
     return value if isinstance(value, tuple | list) else ()
 
 
-def _masks(files: Sequence[Any], *, most_bytes: int) -> list[torch.Tensor]:
+def _masks(files: Sequence[Any], *, upright: bool | None, most_bytes: int) -> list[torch.Tensor]:
     from torchvision.tv_tensors import Mask  # noqa: PLC0415
 
     masks: list[torch.Tensor] = []
     for sample, file in enumerate(files):
         _check_file(file, sample)
         try:
-            mask = values(read(file), most_bytes)
+            mask, turned = values(read(file), most_bytes, upright=upright is not False)
         except (OSError, UndecodableError) as error:
             raise ValueError(f"the mask {name(file, sample)} cannot be decoded: {error}") from error
+        if turned != UPRIGHT and upright is None:
+            raise ValueError(f"the mask {name(file, sample)} is turned by EXIF (orientation {turned}): {SAY_UPRIGHT}")
         most_bytes -= mask.nbytes
         masks.append(Mask(torch.from_numpy(mask if mask.ndim == len("HW") else np.moveaxis(mask, -1, 0))))
     return masks
 
 
-def _pack(files: Sequence[Any], *, decode: bool, most_bytes: int) -> EncodedImages:
+def _pack(files: Sequence[Any], *, decode: bool, upright: bool | None, most_bytes: int) -> EncodedImages:
     for sample, file in enumerate(files):
         _check_file(file, sample)
-    return pack(files, decode=decode, most_bytes=most_bytes)
+    return pack(files, decode=decode, upright=upright, most_bytes=most_bytes)
 
 
 def _check_file(file: Any, index: int) -> None:

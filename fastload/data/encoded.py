@@ -11,10 +11,16 @@ import torch
 
 from fastload.data.shared_memory import Handle, Shared, received
 
-__all__ = ["ALIGNMENT", "CHANNELS", "EncodedImages", "Kind"]
+__all__ = ["ALIGNMENT", "CHANNELS", "SAY_UPRIGHT", "EncodedImages", "Kind"]
 
 CHANNELS = 3  # of every decoded image: red, green and blue
 ALIGNMENT = 256  # bytes; images start at its multiples, here and on the device, so one copy can take several of them
+
+# What to do where EXIF turns an image, and it cannot be told whether targets describe it before or after.
+SAY_UPRIGHT = (
+    "pass collate_fn=functools.partial(fl.collate, upright=False) if targets describe pixels as they are stored, or "
+    "upright=True if they describe the image as it is seen"
+)
 
 
 class Kind(IntEnum):
@@ -36,10 +42,12 @@ class EncodedImages:
 
     Attributes:
         block: the files, uint8 (bytes,), each starting at a multiple of ``ALIGNMENT`` bytes.
-        table: int64 (N, 5): offset and length in ``block``, height and width after EXIF rotation, and ``Kind``. For a
-            bad file all but the kind are 0.
+        table: int64 (N, 5): offset and length in ``block``, height and width as decoded, and ``Kind``. For a bad
+            file all but the kind are 0.
         names: each file's path, or "sample" and its index in the batch.
         problems: why a file is bad, by its index in the batch.
+        turned: the EXIF orientation of each file that it turned, by its index in the batch; empty if the user said
+            whether it should.
         container: ``list`` or ``tuple`` if images are to come in one, and not as a batch where their sizes agree.
     """
 
@@ -50,6 +58,7 @@ class EncodedImages:
         names: list[str],
         problems: dict[int, str],
         container: type[list[Any]] | type[tuple[Any, ...]] | None = None,
+        turned: dict[int, int] | None = None,
     ) -> None:
         self._shared = block if isinstance(block, Shared) else None
         self.block = block.block if isinstance(block, Shared) else block
@@ -57,10 +66,11 @@ class EncodedImages:
         self.names = names
         self.problems = problems
         self.container = container
+        self.turned = turned or {}
 
     def __copy__(self) -> EncodedImages:
         """Files with the same block; by ``__getstate__`` they would have another."""
-        return EncodedImages(self.block, self.table, self.names, self.problems, self.container)
+        return EncodedImages(self.block, self.table, self.names, self.problems, self.container, self.turned)
 
     def __getstate__(self) -> dict[str, Any]:
         block = self.block.clone()  # of a view, PyTorch would pickle all of the memory behind it
@@ -102,7 +112,7 @@ def _reduce(files: EncodedImages) -> Any:
     if files._shared is None:  # noqa: SLF001
         return files.__reduce_ex__(2)
     handle = files._shared.handle()  # noqa: SLF001
-    return _rebuild, (handle, files.table.numpy(), files.names, files.problems, files.container)
+    return _rebuild, (handle, files.table.numpy(), files.names, files.problems, files.container, files.turned)
 
 
 def _rebuild(handle: Handle, table: np.ndarray[Any, Any], *rest: Any) -> EncodedImages:

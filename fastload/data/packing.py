@@ -13,7 +13,7 @@ from fastload.data.block import Block
 from fastload.data.encoded import CHANNELS, EncodedImages, Kind
 from fastload.data.files import name, read_into
 from fastload.data.jpeg_header import scan
-from fastload.data.pixels import UndecodableError, jpeg_pixels, most_pixels, pixels, refuse_beyond
+from fastload.data.pixels import UPRIGHT, Picture, UndecodableError, colours, jpeg_pixels, most_pixels, refuse_beyond
 
 __all__ = ["MOST_DECODED", "Decoded", "pack"]
 
@@ -35,6 +35,7 @@ class _Content(NamedTuple):
     width: int = 0
     kind: Kind = Kind.BAD
     problem: str = ""
+    turned: int = UPRIGHT
 
     @property
     def bytes_of_batch(self) -> int:
@@ -43,7 +44,12 @@ class _Content(NamedTuple):
 
 
 def pack(
-    files: Sequence[Any], *, decode: bool = False, most_bytes: int = MOST_DECODED, names: Sequence[str] | None = None
+    files: Sequence[Any],
+    *,
+    decode: bool = False,
+    upright: bool | None = None,
+    most_bytes: int = MOST_DECODED,
+    names: Sequence[str] | None = None,
 ) -> EncodedImages:
     """Pack files in one block: baseline JPEGs as they are, others decoded.
 
@@ -53,41 +59,46 @@ def pack(
     Args:
         files: contents, paths and whatever else :func:`fastload.collate` takes for a file, or ``Decoded``.
         decode: decode baseline JPEGs too.
+        upright: whether EXIF turns images; None: it does, and ``EncodedImages.turned`` tells which were turned.
         most_bytes: how many bytes files and pixels may have.
         names: of the files, for errors; by default their paths, or the samples' numbers.
     """
     block = Block()
     rows: list[tuple[int, ...]] = []
     problems: dict[int, str] = {}
+    turned: dict[int, int] = {}
     for index, file in enumerate(files):
-        content = _content(file, block.free, decode=decode, most_bytes=most_bytes)
+        content = _content(file, block.free, decode=decode, upright=upright is not False, most_bytes=most_bytes)
         most_bytes -= content.bytes_of_batch
         rows.append((block.put(content.data), len(content.data), content.height, content.width, content.kind))
         if content.kind == Kind.BAD:
             problems[index] = content.problem
+        if content.turned != UPRIGHT and upright is None:
+            turned[index] = content.turned
     names = list(names or [name(file, index) for index, file in enumerate(files)])
-    return EncodedImages(block.finished(), torch.tensor(rows), names, problems)
+    return EncodedImages(block.finished(), torch.tensor(rows), names, problems, turned=turned)
 
 
-def _content(file: Any, room: memoryview, *, decode: bool, most_bytes: int) -> _Content:
+def _content(file: Any, room: memoryview, *, decode: bool, upright: bool, most_bytes: int) -> _Content:
     try:
         if isinstance(file, Decoded):
-            return _content_of_pixels(file.pixels, most_bytes)
-        return _content_of(read_into(room, file), decode=decode, most_bytes=most_bytes)
+            return _content_of_picture(Picture(file.pixels), most_bytes)
+        return _content_of(read_into(room, file), decode=decode, upright=upright, most_bytes=most_bytes)
     except (OSError, UndecodableError) as error:
         return _Content(b"", problem=str(error))
 
 
-def _content_of(data: bytes | memoryview, *, decode: bool, most_bytes: int) -> _Content:
+def _content_of(data: bytes | memoryview, *, decode: bool, upright: bool, most_bytes: int) -> _Content:
     header = scan(data)
     if header is None or header.height * header.width > most_pixels():
-        return _content_of_pixels(pixels(bytes(data), most_bytes), most_bytes)
+        return _content_of_picture(colours(bytes(data), most_bytes, upright=upright), most_bytes)
     undecoded = _Content(data, *header, Kind.JPEG)
     refuse_beyond(most_bytes, undecoded.bytes_of_batch)
-    return _content_of_pixels(jpeg_pixels(data), most_bytes) if decode else undecoded
+    return _content_of_picture(Picture(jpeg_pixels(data)), most_bytes) if decode else undecoded
 
 
-def _content_of_pixels(image: NDArray[np.uint8], most_bytes: int) -> _Content:
+def _content_of_picture(picture: Picture, most_bytes: int) -> _Content:
+    image = picture.values
     refuse_beyond(most_bytes, image.size)
     height, width, _ = image.shape
-    return _Content(image.reshape(-1), height, width, Kind.PIXELS)
+    return _Content(image.reshape(-1), height, width, Kind.PIXELS, turned=picture.turned)

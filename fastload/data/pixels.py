@@ -8,7 +8,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,21 @@ from fastload.data.encoded import CHANNELS
 from fastload.data.jpeg_header import scans
 from fastload.data.jpeg_library import library_decoder
 
-__all__ = ["UndecodableError", "jpeg_pixels", "most_pixels", "pixels", "refuse_beyond", "values"]
+__all__ = [
+    "ORIENTATION",
+    "UPRIGHT",
+    "Picture",
+    "UndecodableError",
+    "colours",
+    "jpeg_pixels",
+    "most_pixels",
+    "pixels",
+    "refuse_beyond",
+    "values",
+]
+
+ORIENTATION, UPRIGHT = 0x0112, 1  # of EXIF
+TURNED = range(2, 9)  # orientations of images that are turned or mirrored to be upright
 
 SIGNATURE = 8  # bytes at the start of a file, quoted where its format is unknown
 
@@ -39,6 +53,13 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000"
 
 class UndecodableError(ValueError):
     """A file that cannot be decoded; the message is the reason."""
+
+
+class Picture(NamedTuple):
+    """A decoded image, and the EXIF orientation by which it was turned: ``UPRIGHT`` if it was not."""
+
+    values: NDArray[Any]
+    turned: int = UPRIGHT
 
 
 def pixels(data: bytes, most_bytes: float = math.inf) -> NDArray[np.uint8]:
@@ -60,38 +81,51 @@ def pixels(data: bytes, most_bytes: float = math.inf) -> NDArray[np.uint8]:
         UndecodableError: the format is not one of ``FORMATS``, the file is damaged, or it has more than
             ``PIL.Image.MAX_IMAGE_PIXELS`` pixels, ``most_bytes`` bytes or ``MOST_SCANS`` scans, and is not decoded.
     """
-    return _decoded(data, most_bytes, _rgb)
+    return colours(data, most_bytes).values
 
 
-def values(data: bytes, most_bytes: float = math.inf) -> NDArray[Any]:
-    """The values of a file as they are stored, upright: grey, or numbers of a palette, (H, W), or colours, (H, W, C).
+def colours(data: bytes, most_bytes: float = math.inf, *, upright: bool = True) -> Picture:
+    """The image of :func:`pixels`; if not ``upright``, as Pillow opens it, without EXIF rotation."""
+    return _decoded(data, most_bytes, _rgb, upright)
+
+
+def values(data: bytes, most_bytes: float = math.inf, *, upright: bool = True) -> Picture:
+    """The values of a file as they are stored: grey, or numbers of a palette, (H, W), or colours, (H, W, C).
 
     >>> Image.new("L", (4, 2), 7).save(file := io.BytesIO(), "PNG")
-    >>> values(file.getvalue()).tolist()
+    >>> values(file.getvalue()).values.tolist()
     [[7, 7, 7, 7], [7, 7, 7, 7]]
 
-    Values of more than 8 bits are int32. Arguments and errors are those of :func:`pixels`.
+    Values of more than 8 bits are int32. Arguments and errors are those of :func:`colours`.
     """
-    stored = _decoded(data, most_bytes, np.array)
-    return stored if stored.dtype.itemsize == 1 else stored.astype(np.int32)
+    stored, turned = _decoded(data, most_bytes, np.array, upright)
+    return Picture(stored if stored.dtype.itemsize == 1 else stored.astype(np.int32), turned)
 
 
-def _decoded(data: bytes, most_bytes: float, convert: Callable[[Image.Image], NDArray[Any]]) -> NDArray[Any]:
+def _decoded(data: bytes, most_bytes: float, convert: Callable[[Image.Image], NDArray[Any]], upright: bool) -> Picture:
     try:
         with _quiet(), Image.open(io.BytesIO(data), formats=_formats()) as image:
             _refuse_bomb(*image.size)
             refuse_beyond(most_bytes, CHANNELS * image.height * image.width)
             _refuse_many_scans(data)
             image.load()
-            with contextlib.suppress(Exception):  # metadata that cannot be read: the pixels are good
-                ImageOps.exif_transpose(image, in_place=True)
+            turned = _turned_upright(image) if upright else UPRIGHT
             _refuse_bomb(*image.size)  # an icon's header may tell another size than the image in it has
             refuse_beyond(most_bytes, CHANNELS * image.height * image.width)
-            return convert(image)
+            return Picture(convert(image), turned)
     except UndecodableError:
         raise
     except Exception as error:  # decoders raise errors of many types for damaged files
         raise UndecodableError(_reason(error, data)) from error
+
+
+def _turned_upright(image: Image.Image) -> int:
+    """Turn a loaded image upright, and return the orientation that it had."""
+    orientation = UPRIGHT
+    with contextlib.suppress(Exception):  # metadata that cannot be read: the pixels are good
+        orientation = image.getexif().get(ORIENTATION, UPRIGHT)
+        ImageOps.exif_transpose(image, in_place=True)
+    return int(orientation) if orientation in TURNED else UPRIGHT
 
 
 def jpeg_pixels(data: bytes | memoryview) -> NDArray[np.uint8]:

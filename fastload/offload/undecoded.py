@@ -8,11 +8,10 @@ from typing import Any
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
+from fastload.data.pixels import ORIENTATION, UPRIGHT
 from fastload.offload.bad_image import BadImage
 
 __all__ = ["UndecodedJpeg", "contents_of"]
-
-ORIENTATION, UPRIGHT = 0x0112, 1  # of EXIF
 
 
 class UndecodedJpeg(JpegImageFile):

@@ -189,8 +189,13 @@ class Targets:
             if wrong is not None:
                 raise ValueError(
                     f"{name_of(target.path)} is for an image of height and width {target.canvas}, and its image is "
-                    f"{wrong}: targets must describe the images beside which they stand"
+                    f"{wrong}: targets must describe the images beside which they stand{_if_turned(wrong, target)}"
                 )
+
+
+def _if_turned(size: tuple[int, int], target: Target) -> str:
+    is_turned = size == target.canvas[::-1]
+    return "; if EXIF turned a file, fl.collate(upright=False) leaves it as it is stored" if is_turned else ""
 
 
 def matrices_of(windows: torch.Tensor, size: tuple[int, int] | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,8 +8,10 @@ import numpy as np
 import torch
 
 from fastload.arguments import chosen, device_of
-from fastload.data.encoded import EncodedImages
+from fastload.data.encoded import SAY_UPRIGHT, EncodedImages
 from fastload.decode.device import decode
+from fastload.structure.targets import first_target
+from fastload.structure.tree import Tree, name_of
 from fastload.transforms.batch import Batch
 from fastload.transforms.key import Key
 from fastload.transforms.lazy import LazyImages
@@ -38,8 +40,9 @@ class DecodeJpeg(Transform):
     It must be the first transform. Workers have already decoded, with Pillow, all files that are not baseline JPEGs
     (progressive, CMYK, rotated by EXIF, PNG, WebP, …). docs/decoding.md lists which decoder takes which file.
 
-    Images are turned upright by EXIF, which ``torchvision.datasets.ImageFolder`` ignores. Grey of 16 bits is scaled to
-    8 bits (divided by 257 and rounded), where Pillow's own conversion makes all values above 255 white.
+    Images are turned upright by EXIF, which ``torchvision.datasets.ImageFolder`` ignores, unless ``fl.collate`` is told
+    ``upright=False``. Grey of 16 bits is scaled to 8 bits (divided by 257 and rounded), where Pillow's own conversion
+    makes all values above 255 white.
 
     Args:
         on_error: for files that cannot be decoded. "raise": raise ``BadImageError``, which names all such files of the
@@ -52,6 +55,7 @@ class DecodeJpeg(Transform):
         ValueError: ``on_error`` is not one of the three.
         BadImageError: when called, a file cannot be decoded, and ``on_error`` is "raise".
         TypeError: when called, the batch was not packed by ``fl.collate``.
+        ValueError: in a loader, EXIF turns a file beside boxes, masks or keypoints, and ``upright`` is not stated.
     """
 
     is_before_views = True
@@ -63,6 +67,17 @@ class DecodeJpeg(Transform):
 
     def __repr__(self) -> str:
         return f"DecodeJpeg(on_error={self.on_error!r})"
+
+    def check(self, tree: Tree) -> None:
+        files = (leaf for leaf in tree.leaves.values() if isinstance(leaf, EncodedImages) and leaf.turned)
+        turned = next(files, None)
+        target = None if turned is None else first_target(tree)
+        if turned is not None and target is not None:
+            index, orientation = next(iter(turned.turned.items()))
+            raise ValueError(
+                f"{turned.names[index]} is turned by EXIF (orientation {orientation}), and {name_of(target)}, "
+                f"{type(tree.leaves[target]).__name__}, may describe it before or after: {SAY_UPRIGHT}"
+            )
 
     def run(self, batch: Batch, key: Key) -> None:  # noqa: ARG002  (there is nothing to draw)
         if batch.is_decoded:  # ahead of time, on the decode stage's thread

@@ -2,6 +2,7 @@
 
 import io
 from dataclasses import dataclass, is_dataclass
+from functools import partial
 from itertools import product
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from torchvision.tv_tensors import BoundingBoxes, Image, KeyPoints, Mask
 
 import fastload as fl
 from fastload import transforms as T
-from tests.files import by_pillow, jpeg
+from tests.files import by_pillow, jpeg, saved
 
 SIZES = [(48 + 3 * number, 72 - number) for number in range(6)]
 FILES = [jpeg(*size, seed=number) for number, size in enumerate(SIZES)]
@@ -219,3 +220,84 @@ def test_g14_the_targets_of_a_skipped_file_are_skipped():
     theirs = v2.Compose([v2.Resize((24, 36)), v2.RandomHorizontalFlip(1.0)])
     for target, number in zip(targets, (0, 2, 3, 4, 5), strict=True):
         torch.testing.assert_close(target["boxes"], theirs(boxes(number)), rtol=4 * EPS, atol=0)
+
+
+# Files that EXIF turns: a bright square in the upper left corner, as it is stored
+
+SQUARE, SIDE = (48, 64), 16
+SQUARES = torch.zeros(SQUARE, dtype=torch.uint8)
+SQUARES[:SIDE, :SIDE] = 1
+SEEN = {1: lambda x: x, 2: lambda x: x.flip(-1), 3: lambda x: x.flip(-1, -2), 6: lambda x: x.mT.flip(-1)}
+
+
+def square(orientation, kind="JPEG"):
+    exif = PIL.Image.Exif()
+    exif[0x0112] = orientation
+    values = SQUARES.numpy() if kind == "PNG" else 255 * SQUARES.numpy()
+    return saved(PIL.Image.fromarray(values), kind, exif=exif)
+
+
+def handed_out(sample, transform=None, workers=0, **options):
+    """The image and the targets of a sample."""
+    loader = DataLoader([sample], collate_fn=partial(fl.collate, **options), num_workers=workers)
+    transform = T.Compose([T.DecodeJpeg(), *([transform] if transform else [])])
+    (((image,), (target,)),) = fl.PrefetchLoader(loader, transform=transform, device="cpu")
+    return image, target
+
+
+def around(square):
+    """The box around a square, of the canvas on which it is."""
+    rows, columns = (square.amax(axis).nonzero().flatten() for axis in (1, 0))
+    box = [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
+    return BoundingBoxes([list(map(int, box))], format="XYXY", canvas_size=tuple(square.shape))
+
+
+TARGETS = {
+    "boxes": lambda square: {"boxes": around(square)},
+    "a mask": Mask,
+    "keypoints": lambda square: KeyPoints(around(square).view(2, 2), canvas_size=tuple(square.shape)),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", TARGETS)
+def test_g14_a_file_that_exif_turns_is_refused_beside_targets_until_it_is_said_what_they_describe(kind, workers):
+    target = TARGETS[kind](SQUARES)
+    with pytest.raises(
+        ValueError,
+        match=r"(?s)sample 0 is turned by EXIF \(orientation 6\), and batch\[1\].*upright=False.*upright=True",
+    ):
+        handed_out((square(6), target), workers=workers)
+    handed_out((square(1), target), workers=workers)
+
+
+@pytest.mark.parametrize("transform", [None, T.RandomHorizontalFlip(1.0)])
+@pytest.mark.parametrize("upright", [False, True])
+@pytest.mark.parametrize("orientation", SEEN)
+def test_g14_targets_lie_on_their_pixels_whether_these_are_turned_by_exif_or_not(orientation, upright, transform):
+    described = SEEN[orientation](SQUARES) if upright else SQUARES
+    image, mask = handed_out((square(orientation), Mask(described)), transform, upright=upright)
+    assert torch.equal(image[0] > 127, mask.bool())
+    image, target = handed_out((square(orientation), {"boxes": around(described)}), transform, upright=upright)
+    assert target["boxes"].tolist() == around((image[0] > 127).byte()).tolist()
+    assert target["boxes"].canvas_size == image.shape[-2:]
+
+
+@pytest.mark.parametrize("upright", [False, True])
+@pytest.mark.parametrize("orientation", SEEN)
+def test_g14_masks_in_files_are_turned_as_their_images_are(orientation, upright):
+    pair = square(orientation), square(orientation, "PNG")
+    image, mask = handed_out(pair, images=0, masks=1, upright=upright)
+    assert torch.equal(image[0] > 127, mask.bool())
+
+
+def test_g14_a_mask_that_exif_turns_is_refused_until_it_is_said_whether_it_should():
+    with pytest.raises(
+        ValueError, match=r"the mask sample 0 is turned by EXIF \(orientation 3\): pass .*upright=False"
+    ):
+        handed_out((square(1), square(3, "PNG")), images=0, masks=1)
+
+
+def test_g14_targets_of_an_image_before_exif_turned_it_are_told_what_to_do():
+    with pytest.raises(ValueError, match=r"\(48, 64\), and its image is \(64, 48\).* fl.collate\(upright=False\)"):
+        handed_out((square(6), Mask(SQUARES)), T.RandomHorizontalFlip(1.0), upright=True)

@@ -1,5 +1,6 @@
 """Files to pixels: the same as Pillow's, in order, and bad files named."""
 
+import io
 import random
 from functools import partial
 
@@ -96,6 +97,19 @@ def test_exif_turns_the_image(device, orientation):
     expected = torch.tensor(pixels(data))
     assert image.shape == expected.shape
     assert differs(image, expected) <= ROUNDING
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_turns_no_image_that_is_to_be_as_it_is_stored(device, orientation, kind):
+    exif = smooth().getexif()
+    exif[0x0112] = orientation
+    data = encoded(exif=exif, kind=kind, **({"subsampling": 0} if kind == "JPEG" else {}))
+    (image,) = T.DecodeJpeg(device=device)(fl.collate([data], upright=False))
+    expected = np.array(Image.open(io.BytesIO(data)).convert("RGB")).transpose(2, 0, 1)
+    assert image.shape == expected.shape
+    assert differs(image.cpu(), expected) <= ROUNDING
 
 
 @pytest.mark.parametrize("device", DEVICES)
