@@ -48,7 +48,7 @@ class OffloadCollate:
             return _stacked(values) if container is None else container(values)
         files = [image.value if isinstance(image.value, bytes) else _decoded(image.value) for image in each]
         names = [image.name or f"sample {number}" for number, image in enumerate(each)]
-        packed = pack(files, decode=self.decode, names=names)
+        packed = pack(files, decode=self.decode, upright=False, names=names)  # as Pillow would have decoded them
         packed.container = container
         return packed
 

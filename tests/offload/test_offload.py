@@ -476,6 +476,17 @@ def test_a_damaged_file_is_named_or_left_out(tmp_path, photographs, on_error, sa
     assert raised is None or "damaged.jpg" in str(raised.value)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_files_that_xmp_turns_are_as_the_data_set_decodes_them(tmp_path, photographs, workers):
+    (tmp_path / "class").mkdir()
+    xmp = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
+    for number, file in enumerate(sorted(photographs.glob("val/*/*.jpg"))[:3]):
+        Image.open(file).save(tmp_path / "class" / f"{number}.jpg", xmp=xmp)
+    folder = ImageFolder(tmp_path, evaluation())
+    images, _ = next(iter(fl.offload(DataLoader(folder, 3, num_workers=workers), device="cpu")))
+    assert_near(images, [image for image, _ in folder])
+
+
 @pytest.fixture
 def bad_folder(tmp_path, photographs):
     """Good photographs, and files that are bad in their own ways, the first of all among them."""
