@@ -98,6 +98,13 @@ def test_g14_a_name_of_per_box_that_no_boxes_have_beside_them_is_an_error(wrong)
         next(iter(fl.PrefetchLoader([batch], transform=transform, device="cpu")))
 
 
+def test_g14_boxes_that_default_collate_stacked_keep_all_their_rows():
+    loader = DataLoader([(images()[0], {"boxes": BOXES, "labels": torch.tensor([1, 2])})] * 2, 2)
+    ((_, kept),) = fl.PrefetchLoader(loader, transform=T.CenterCrop(20), device="cpu")
+    assert kept["boxes"].tolist() == [[[0, 0, 0, 0], [0, 0, 20, 20]]] * 2
+    assert kept["labels"].tolist() == [[1, 2]] * 2
+
+
 def test_g14_a_flip_removes_no_box():
     boxes = BoundingBoxes([[1, 1, 1.5, 8], [2, 2, 2, 2]], format="XYXY", canvas_size=(SIDE, SIDE))
     _, (kept,) = loaded(([images()[0]], [{"boxes": boxes}]), T.RandomHorizontalFlip(1.0))
