@@ -22,6 +22,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,7 @@ def make_loaders(
     common = {
         "batch_size": options.batch_size,
         "num_workers": options.workers,
-        "collate_fn": lists if options.data is None else fl.collate,
+        "collate_fn": lists if options.data is None else partial(fl.collate, upright=False),  # COCO's boxes are as stored
         "persistent_workers": options.workers > 0,
     }
     train_loader = DataLoader(
