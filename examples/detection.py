@@ -164,7 +164,8 @@ def make_loaders(
     common = {
         "batch_size": options.batch_size,
         "num_workers": options.workers,
-        "collate_fn": lists if options.data is None else partial(fl.collate, upright=False),  # COCO's boxes are as stored
+        # COCO's boxes are for images as they are stored.
+        "collate_fn": lists if options.data is None else partial(fl.collate, upright=False),
         "persistent_workers": options.workers > 0,
     }
     train_loader = DataLoader(
