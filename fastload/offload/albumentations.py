@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fastload import transforms
-from fastload.offload.outcome import Step, TargetRole
+from fastload.offload.outcome import SEEDED, Step, TargetRole
 from fastload.offload.unwrap import package_of
 
 __all__ = ["parts"]
@@ -18,10 +18,11 @@ __all__ = ["parts"]
 BYTES = 255.0
 NO_PEER = "fastload has none like it"
 MAKES_FLOATS = ("Normalize", "ToFloat", "Lambda")
+CERTAIN = (transforms.CenterCrop, transforms.Normalize)  # the moved transforms that draw nothing
 CV2 = "OpenCV resizes without antialiasing"
 
 
-def parts(compose: Any, targets: TargetRole) -> tuple[Any, list[Any], tuple[Step, ...]]:
+def parts(compose: Any, targets: TargetRole, *, is_seeded: bool = False) -> tuple[Any, list[Any], tuple[Step, ...]]:
     """The worker's part, the device's transforms and the table of an Albumentations ``Compose``.
 
     Raises:
@@ -31,7 +32,7 @@ def parts(compose: Any, targets: TargetRole) -> tuple[Any, list[Any], tuple[Step
         raise TypeError(f"of Albumentations, a Compose can be split; got {type(compose).__name__}: Compose([...])")
     steps = list(compose.transforms)
     refused = _why_not(compose, targets)
-    outcomes = [refused or outcome for outcome in _outcomes(steps)]
+    outcomes = [refused or outcome for outcome in _outcomes(steps, is_seeded=is_seeded)]
     last = max((place for place, outcome in enumerate(outcomes) if isinstance(outcome, str)), default=-1)
     moved = [outcome for outcome in outcomes[last + 1 :] if outcome is not None]
     table = tuple(
@@ -59,12 +60,14 @@ def _why_not(compose: Any, targets: TargetRole) -> str:
     return "" if compose.p == 1 else f"p={compose.p} of the whole"
 
 
-def _outcomes(steps: Iterable[Any]) -> Iterator[Any]:
+def _outcomes(steps: Iterable[Any], *, is_seeded: bool) -> Iterator[Any]:
     are_bytes = True
     for step in steps:
         outcome = _outcome(step)
         if isinstance(outcome, transforms.Normalize) and not are_bytes:
             outcome = "comes after a step that makes floats"
+        if is_seeded and isinstance(outcome, transforms.Transform) and not isinstance(outcome, CERTAIN):
+            outcome = SEEDED
         yield outcome
         are_bytes = are_bytes and not _may_make_floats(step)
 

@@ -12,6 +12,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from fastload.offload.bad_image import BadImage
 from fastload.offload.error import CannotOffloadError
+from fastload.offload.seed_watch import SeedWatch
 from fastload.offload.undecoded import contents_of
 from fastload.structure.loaded_types import loaded_types
 
@@ -106,13 +107,18 @@ class Handover:
         arrays: the dtypes of NumPy arrays whose pixels mean the same to the device's part as to the original;
             None for all.
 
+        watch: looks at random generators at each call.
+
     Attributes:
-        was_given_targets: whether it was called with more than an image.
+        was_given_targets: whether it was ever called with more than an image.
     """
 
-    def __init__(self, worker: Worker | None, arrays: Collection[str] | None = None) -> None:
+    def __init__(
+        self, worker: Worker | None, arrays: Collection[str] | None = None, watch: SeedWatch | None = None
+    ) -> None:
         self.worker = worker
         self.arrays = arrays
+        self.watch = watch
         self.was_given_targets = False
 
     def __repr__(self) -> str:
@@ -120,8 +126,10 @@ class Handover:
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """What the worker's part returns, or was given, with the image in it handed over."""
+        if self.watch is not None:
+            self.watch.look()
         several = len(arguments) > 1
-        self.was_given_targets = several or len(named) > 1
+        self.was_given_targets = self.was_given_targets or several or len(named) > 1
         if self.worker is not None:
             result = self.worker(*arguments, **named)
         else:

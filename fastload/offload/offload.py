@@ -22,6 +22,7 @@ from fastload.offload.handover import HandedImage, Handover
 from fastload.offload.loader_copy import with_dataset
 from fastload.offload.opening import opened_files
 from fastload.offload.place import Place
+from fastload.offload.seed_watch import SeedWatch
 from fastload.offload.split import Split, split
 from fastload.offload.timm_loader import TimmLoader, device_steps, fast_collate, is_prefetcher
 from fastload.offload.unwrap import package_of
@@ -87,7 +88,8 @@ def offload(
         )
     theirs = loader if is_prefetcher(loader) else None
     try:
-        plan = _planned(loader if theirs is None else theirs.loader, on_error, of_timm=theirs is not None)
+        with _same_random_numbers():
+            plan = _planned(loader if theirs is None else theirs.loader, on_error, of_timm=theirs is not None)
         after = [] if theirs is None else device_steps(theirs)
     except CannotOffloadError as error:
         raise CannotOffloadError(f"fl.offload does not know how to do this: {error}.\n{INSTEAD}") from error
@@ -120,6 +122,12 @@ INSTEAD = """Write it yourself:
     dataset = ...  # without its transform: let it return (pathlib.Path or bytes of the file, label)
     loader = DataLoader(dataset, ..., collate_fn=fl.collate)
     loader = fl.PrefetchLoader(loader, transform=T.Compose([T.DecodeJpeg(), ...]))"""
+
+
+SEEDING = (
+    "Random steps move if the data set leaves the generators of torch and random alone: give an image and its mask to "
+    "one transform of torchvision's v2, the mask as a tv_tensors.Mask, in the place of one seed for two calls"
+)
 
 
 @dataclass
@@ -207,8 +215,10 @@ def _split(place: Place) -> Split:
     Raises:
         CannotOffloadError: nothing can move.
     """
-    handover = Handover(None)
-    tree = tree_flatten(_samples(place.with_other(handover), 1))
+    watch = SeedWatch()
+    handover = Handover(None, watch=watch)
+    tree = tree_flatten(_samples(place.with_other(handover), PROBED))
+    watch.look()
     targets = "together" if handover.was_given_targets else "beside" if has_targets(tree) else "none"
     image = next(
         (path for path, leaf in tree.leaves.items() if isinstance(leaf, loaded_types("PIL.Image", "Image"))), None
@@ -219,11 +229,12 @@ def _split(place: Place) -> Split:
             "torchvision.datasets.wrap_dataset_for_transforms_v2, or let it yield a tv_tensors.Mask"
         )
     try:
-        parts = split(place.transform, targets=targets)
+        parts = split(place.transform, targets=targets, seeded=watch.was_seeded)
     except TypeError as error:
         raise CannotOffloadError(str(error)) from error
     if parts.device is None:
-        raise CannotOffloadError(f"nothing of {place.attribute} can move:\n{parts}")
+        hint = f"\n{SEEDING}" if watch.was_seeded else ""
+        raise CannotOffloadError(f"nothing of {place.attribute} can move:\n{parts}{hint}")
     return parts
 
 
@@ -251,10 +262,9 @@ def _normalized(transform: Compose, dtype: torch.dtype | None, memory_format: to
 
 
 def _samples(dataset: Any, count: int) -> list[Any]:
-    """The first samples of a copy of the data set, which leaves no trace in the random numbers of this process."""
-    with _same_random_numbers():
-        read = FileDataset(dataset)
-        return [_sample(read, index) for index in range(min(count, len(read)))]
+    """The first samples of a copy of the data set."""
+    read = FileDataset(dataset)
+    return [_sample(read, index) for index in range(min(count, len(read)))]
 
 
 def _sample(dataset: FileDataset, index: int) -> Any:
@@ -272,13 +282,12 @@ def _images_of(samples: list[Any], collate: OffloadCollate) -> list[Path]:
     """Where in a batch the images stand."""
     if not all(map(_handed_of, samples)):
         raise CannotOffloadError("the data set does not return what its transform returns")
-    with _same_random_numbers():
-        try:
-            batch = collate.collate(samples)
-        except CannotOffloadError:
-            raise
-        except Exception as error:
-            raise CannotOffloadError(f"collate_fn does more with images than to stack them: {_told(error)}") from error
+    try:
+        batch = collate.collate(samples)
+    except CannotOffloadError:
+        raise
+    except Exception as error:
+        raise CannotOffloadError(f"collate_fn does more with images than to stack them: {_told(error)}") from error
     tree = tree_flatten(batch)
     images = [path for path, _ in handed(tree)]
     if len(images) != len(_handed_of(samples[0])):

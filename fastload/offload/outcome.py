@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 __all__ = [
+    "SEEDED",
     "Does",
     "Format",
     "Normalizes",
@@ -22,6 +23,9 @@ __all__ = [
     "TargetRole",
     "Values",
 ]
+
+
+SEEDED = "the data set seeds or restores random numbers"  # why a random step stays
 
 
 class Format(Enum):

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from fastload.arguments import chosen
+from fastload.arguments import chosen, flag
 from fastload.offload import albumentations, timm, torchvision
 from fastload.offload.outcome import (
+    SEEDED,
     Does,
     Format,
     Normalizes,
@@ -25,7 +26,7 @@ from fastload.offload.outcome import (
 )
 from fastload.offload.unwrap import flattened, package_of
 from fastload.offload.worker_steps import WorkerSteps
-from fastload.transforms import Compose, Normalize, Photometric
+from fastload.transforms import CenterCrop, Compose, Normalize, Photometric, Resize
 
 __all__ = ["Split", "split"]
 
@@ -59,7 +60,7 @@ class Split:
         return "\n".join(row if len(row) <= WIDTH else f"{row[: WIDTH - 1]}…" for row in rows)
 
 
-def split(transform: Any, *, targets: str = "none") -> Split:
+def split(transform: Any, *, targets: str = "none", seeded: bool = False) -> Split:
     """Split a transform of one image in what stays in the workers and what moves to the device.
 
     >>> from torchvision.transforms import v2
@@ -82,17 +83,21 @@ def split(transform: Any, *, targets: str = "none") -> Split:
         targets: "none"; "together" if it is called with boxes, masks or keypoints and its image, as for detection and
             segmentation: a step moves only if they follow it on the device as they do in torchvision; "beside" if
             samples have these, and it is called with the image alone: no step moves that would move them on the device.
+        seeded: whether the data set seeds or restores random generators around it, for an image and its mask or fixed
+            crops, for example: no random step moves, since random numbers of the device come from elsewhere.
 
     Raises:
-        TypeError: ``transform``, or a step of it, is not callable.
+        TypeError: ``transform``, or a step of it, is not callable, or ``seeded`` is no bool.
         ValueError: ``targets`` is not one of the three.
     """
     role = TargetRole[chosen("targets", targets, tuple(name.lower() for name in TargetRole.__members__)).upper()]
+    is_seeded = flag("seeded", seeded)
     if package_of(transform) == "albumentations":
-        worker, device, steps = albumentations.parts(transform, role)
+        worker, device, steps = albumentations.parts(transform, role, is_seeded=is_seeded)
         return Split(worker, Compose(device) if device else None, steps)
     originals = list(flattened(transform))
-    outcomes = list(_outcomes(originals, Values(are_tensors=_are_given_tensors(originals), targets=role)))
+    values = Values(are_tensors=_are_given_tensors(originals), targets=role)
+    outcomes = list(_outcomes(originals, values, is_seeded=is_seeded))
     last = max((place for place, outcome in enumerate(outcomes) if isinstance(outcome, Stays)), default=-1)
     in_worker = [place <= last or isinstance(outcome, OnTargets) for place, outcome in enumerate(outcomes)]
     kept = [each for each, stays in zip(originals, in_worker, strict=True) if stays]
@@ -116,9 +121,11 @@ def _are_given_tensors(originals: Sequence[Any]) -> bool:
     return False
 
 
-def _outcomes(originals: Sequence[Any], values: Values) -> Iterator[Outcome]:
+def _outcomes(originals: Sequence[Any], values: Values, *, is_seeded: bool) -> Iterator[Outcome]:
     for each in originals:
         outcome = OUTCOMES.get(package_of(each), _unknown)(each, values)
+        if is_seeded and isinstance(outcome, Does) and not isinstance(outcome.transform, CenterCrop | Resize):
+            outcome = Stays(SEEDED)
         yield outcome
         if isinstance(outcome, Stays):
             values.format = outcome.makes or values.format
