@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -18,6 +19,7 @@ from fastload.structure.loaded_types import loaded_types
 __all__ = ["FileDataset", "transform_of"]
 
 NAMES = ("transform", "transforms")
+CONTAINERS = (dict, list, set, OrderedDict, defaultdict)  # no others: copying them may cost much, or fail
 
 
 def transform_of(dataset: Any, attribute: str = "dataset") -> Place:
@@ -93,7 +95,12 @@ def _of_all(dataset: Any, attribute: str) -> Place:
 
 
 def _copy(original: Any, **attributes: Any) -> Any:
+    """A shallow copy with other attributes, and with containers of its own: a cache is not shared with the original."""
     changed = copy.copy(original)
+    own: dict[int, Any] = {}  # by the original's id: an attribute may have two names
+    for name, value in getattr(changed, "__dict__", {}).items():
+        if type(value) in CONTAINERS:
+            changed.__dict__[name] = own.setdefault(id(value), copy.copy(value))
     for name, value in attributes.items():
         setattr(changed, name, value)
     return changed

@@ -60,7 +60,7 @@ def offload(
     loader's own; the loader and its data set are left as they are.
 
     The data set may be any with an attribute ``transform`` or ``transforms``, among them those of torchvision, wrapped
-    for ``tv_tensors`` too, and timm; also as a ``Subset`` or ``ConcatDataset``. The first samples are read once, to see
+    for ``tv_tensors`` too, and timm; also as a ``Subset`` or ``ConcatDataset``. The first samples are read, to see
     that the data set and ``collate_fn`` only pass images on: an image that they compute with is refused, since its
     values are not what the whole transform would give.
 
@@ -281,7 +281,10 @@ def _sample(dataset: FileDataset, index: int) -> Any:
 def _images_of(samples: list[Any], collate: OffloadCollate) -> list[Path]:
     """Where in a batch the images stand."""
     if not all(map(_handed_of, samples)):
-        raise CannotOffloadError("the data set does not return what its transform returns")
+        raise CannotOffloadError(
+            "the data set does not return what its transform returns; if it keeps what it has read, give it to "
+            "fl.offload before it is read"
+        )
     try:
         batch = collate.collate(samples)
     except CannotOffloadError:

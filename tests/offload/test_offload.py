@@ -6,6 +6,7 @@ import io
 import random
 import warnings
 import weakref
+from collections import OrderedDict, defaultdict
 from contextlib import nullcontext, suppress
 
 import numpy as np
@@ -739,3 +740,67 @@ def test_spawned_workers_get_all_of_it(folder):
     loader = fl.offload(DataLoader(folder, 4, num_workers=1, multiprocessing_context="spawn"), device="cpu")
     for ours, theirs in zip(loader, DataLoader(folder, 4), strict=True):
         assert_near(ours[0], theirs[0])
+
+
+class Caching(Pairs):
+    """Keeps what its transform returned, under two names."""
+
+    def __init__(self, files, transform, kept):
+        super().__init__(files, transform)
+        self.kept = self.alias = kept
+
+    def __getitem__(self, index):
+        try:
+            known = self.kept[index]
+        except KeyError:
+            known = None
+        if known is None:
+            known = self.kept[index] = self.transform(Image.open(self.files[index]).convert("RGB"))
+        assert self.alias[index] is known
+        return known, index
+
+
+class Cached(Dataset):
+    """Keeps the samples of another data set."""
+
+    def __init__(self, dataset):
+        self.dataset, self.kept = dataset, {}
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __getitem__(self, index):
+        if index not in self.kept:
+            self.kept[index] = self.dataset[index]
+        return self.kept[index]
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["ours is played first", "theirs is"])
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda files: Caching(files, evaluation(), {}),
+        lambda files: Caching(files, evaluation(), [None] * len(files)),
+        lambda files: Subset(Caching(files, evaluation(), OrderedDict()), range(6)),
+        lambda files: Cached(Caching(files, evaluation(), defaultdict(lambda: None))),
+    ],
+    ids=["a dict", "a list", "in a subset", "twice"],
+)
+def test_what_a_data_set_keeps_is_not_shared(pairs, of, is_first):
+    dataset = of(pairs.files)
+    ours = fl.offload(DataLoader(dataset, 4), device="cpu")
+    theirs = DataLoader(dataset, 4)
+    if is_first:
+        ours, theirs = batches(ours), batches(theirs)
+    else:
+        theirs, ours = batches(theirs), batches(ours)
+    for (our_images, our_numbers), (images, numbers) in zip(ours, theirs, strict=True):
+        assert our_numbers.tolist() == numbers.tolist()
+        assert_near(our_images, images)
+
+
+def test_a_data_set_that_has_kept_samples_is_told_to_come_first(pairs):
+    loader = DataLoader(Caching(pairs.files, evaluation(), {}), 4)
+    list(loader)
+    with pytest.raises(TypeError, match=r"give it to fl\.offload before it is read"):
+        fl.offload(loader, device="cpu")
