@@ -180,9 +180,15 @@ def _planned(loader: Any, on_error: str, *, of_timm: bool) -> OffloadPlan:
     samples = _samples(dataset, PROBED)
     # Decoded images count as files only where something is to be done about bad ones.
     may_be_files = on_error != "raise" and parts.worker is None and opened_files() > before
-    files = _are_files([image for sample in samples for image in _handed_of(sample)], may_be_files)
+    images = [image for sample in samples for image in _handed_of(sample)]
+    files = _are_files(images, may_be_files)
     collate = OffloadCollate(fast_collate(loader) if of_timm else loader.collate_fn, files=files)
-    return OffloadPlan(loader, place, parts, files, dataset, collate, _images_of(samples, collate))
+    plan = OffloadPlan(loader, place, parts, files, dataset, collate, _images_of(samples, collate))
+    if not files:
+        pixels = [image.value for image in images if isinstance(image.value, torch.Tensor)]
+        for image in {(each.dtype, each.shape[:-2]): each for each in pixels}.values():
+            _try(parts.device, image)
+    return plan
 
 
 def _are_files(images: list[HandedImage], may_be_files: bool) -> bool:
@@ -199,6 +205,21 @@ def _are_files(images: list[HandedImage], may_be_files: bool) -> bool:
     if bad := next((image for image in images if image.problem), None):
         raise CannotOffloadError(f"the data set cannot open or decode {bad.name or 'a file'}: {bad.problem}")
     return False
+
+
+def _try(device: Any, image: torch.Tensor) -> None:
+    """Do what moves, on the CPU, with an image as a batch of its own.
+
+    Raises:
+        CannotOffloadError: it cannot take images of this kind.
+    """
+    try:
+        device(image[None])
+    except (TypeError, ValueError) as error:
+        raise CannotOffloadError(
+            f"what is to move cannot take an image of {image.dtype} {tuple(image.shape)}: {error}. Make it a Pillow "
+            "image in RGB, or a uint8 tensor (3, H, W), in the data set"
+        ) from error
 
 
 def _arrays(transform: Any, parts: Split) -> tuple[str, ...]:

@@ -185,6 +185,8 @@ class Scaled:
         """The images as ``dtype``."""
         if images.dtype is torch.uint8:
             return images.to(torch.float32).div_(255).to(self.dtype)
+        if images.dtype is not torch.bool and not images.dtype.is_floating_point:
+            raise TypeError(f"images must be uint8 (0 to 255), bool or floating-point (0 to 1); got {images.dtype}")
         return images.to(self.dtype)
 
 

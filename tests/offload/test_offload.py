@@ -804,3 +804,55 @@ def test_a_data_set_that_has_kept_samples_is_told_to_come_first(pairs):
     list(loader)
     with pytest.raises(TypeError, match=r"give it to fl\.offload before it is read"):
         fl.offload(loader, device="cpu")
+
+
+class Constant(Dataset):
+    """The same image again and again."""
+
+    def __init__(self, image, *steps):
+        self.image, self.transform = image, v2.Compose(steps)
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return self.transform(self.image), index
+
+
+UNIT = v2.ToDtype(torch.float32, scale=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.int16, torch.int32, torch.int64, torch.bool])
+@pytest.mark.parametrize("step", [v2.CenterCrop(8), v2.Normalize(MEAN, STD)], ids=["a crop", "a normalisation"])
+def test_types_that_what_moves_cannot_take_are_refused_at_once(dtype, step):
+    steps = (UNIT, step) if isinstance(step, v2.Normalize) else (step, UNIT)
+    dataset = Constant(torch.ones(3, 16, 16).to(dtype), v2.ToImage(), *steps)
+    with pytest.raises(TypeError, match=rf"cannot take an image of {dtype} \(3, 16, 16\): .*a uint8 tensor"):
+        fl.offload(DataLoader(dataset, 2), device="cpu")
+
+
+def test_float64_is_refused_before_a_crop():
+    dataset = Constant(torch.ones(3, 16, 16, dtype=torch.float64), v2.CenterCrop(8), v2.ToImage(), UNIT)
+    with pytest.raises(TypeError, match=r"cannot take an image of torch.float64"):
+        fl.offload(DataLoader(dataset, 2), device="cpu")
+
+
+def test_integers_that_a_conversion_would_scale_in_another_way_are_refused():
+    dataset = Constant(torch.full((3, 16, 16), 1000, dtype=torch.int32), v2.RandomHorizontalFlip(), v2.ToImage(), UNIT)
+    with pytest.raises(TypeError, match=r"uint8 \(0 to 255\), bool or floating-point .* got torch.int32"):
+        fl.offload(DataLoader(dataset, 2), device="cpu")
+
+
+@pytest.mark.parametrize("image", [Image.new("L", (16, 16)), torch.zeros(1, 16, 16, dtype=torch.uint8)])
+def test_grey_images_that_a_normalisation_would_make_three_of_are_refused_at_once(image):
+    dataset = Constant(image, v2.CenterCrop(8), v2.ToImage(), UNIT, v2.Normalize(MEAN, STD))
+    with pytest.raises(TypeError, match=r"torch.uint8 \(1, 16, 16\): mean and std have 3 channels.*in RGB"):
+        fl.offload(DataLoader(dataset, 2), device="cpu")
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3])
+def test_images_of_as_many_channels_as_the_normalisation_are_taken(channels):
+    image = torch.arange(256 * channels).reshape(channels, 16, 16).to(torch.uint8)
+    normalize = v2.Normalize([0.5] * channels, [0.25] * channels)
+    loader = DataLoader(Constant(image, v2.CenterCrop(8), v2.ToImage(), UNIT, normalize), 4)
+    assert torch.allclose(next(iter(fl.offload(loader, device="cpu")))[0], next(iter(loader))[0], atol=1e-5)
