@@ -12,6 +12,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from fastload.offload.bad_image import BadImage
 from fastload.offload.error import CannotOffloadError
+from fastload.offload.opaque import Opaque
 from fastload.offload.seed_watch import SeedWatch
 from fastload.offload.undecoded import contents_of
 from fastload.structure.loaded_types import loaded_types
@@ -23,7 +24,7 @@ PIXEL_DIMS = 3
 MODES = ("L", "RGB", "YCbCr", "HSV", "CMYK")  # those whose channels Pillow resizes each alone, as bytes
 
 
-class HandedImage:
+class HandedImage(Opaque):
     """An image on its way to the device: the bytes of its file, or its pixels.
 
     It is no tensor, so that code which would compute with it, and would get other values than the original transform
@@ -56,7 +57,7 @@ class HandedImage:
         raise CannotOffloadError(f"{_name_of(function)} is applied to images after their transform")
 
 
-class HandedImages:
+class HandedImages(Opaque):
     """Images that are to be one batch. It is opaque too: see :class:`HandedImage`."""
 
     __slots__ = ("images",)
