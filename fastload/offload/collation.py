@@ -11,7 +11,7 @@ from torch.utils.data import default_collate
 from fastload.data.packing import Decoded, pack
 from fastload.data.vision_collate import collate_vision
 from fastload.offload.error import CannotOffloadError
-from fastload.offload.handover import HandedImage, HandedImages, refuse_others
+from fastload.offload.handover import MASKS, HandedImage, HandedImages, refuse_others
 from fastload.structure.tree import Path, Tree, name_of, tree_flatten, tree_unflatten
 from fastload.structure.unstacked import Unstacked
 
@@ -88,7 +88,7 @@ def _stacked(images: list[torch.Tensor]) -> torch.Tensor | Unstacked:
         got = " and ".join(f"{dtype} ({channels}, H, W)" for channels, dtype in kinds)
         raise CannotOffloadError(
             f"collate_fn stacks images that differ in more than their sizes: {got}. Convert them to one kind in the "
-            'data set, such as Image.open(path).convert("RGB")'
+            f'data set, such as Image.open(path).convert("RGB"). {MASKS}'
         )
     if all(image.shape == images[0].shape for image in images):
         batch: torch.Tensor = default_collate(images)
@@ -105,6 +105,6 @@ def _decoded(image: torch.Tensor) -> Decoded:
     if not is_like_jpeg(image):
         raise CannotOffloadError(
             f"an image among files must be uint8 (3, H, W); got {image.dtype} {tuple(image.shape)}: let the data set "
-            "convert all of them to RGB"
+            f"convert all photographs to RGB. {MASKS}"
         )
     return Decoded(image.permute(1, 2, 0).numpy())

@@ -17,10 +17,14 @@ from fastload.offload.seed_watch import SeedWatch
 from fastload.offload.undecoded import contents_of
 from fastload.structure.loaded_types import loaded_types
 
-__all__ = ["HandedImage", "HandedImages", "Handover", "refuse_others"]
+__all__ = ["MASKS", "HandedImage", "HandedImages", "Handover", "refuse_others"]
 
 Worker = Callable[..., Any]
 PIXEL_DIMS = 3
+MASKS = (
+    "A mask is no photograph: give it to a transform of torchvision's v2 in one call with its image, as a "
+    "tv_tensors.Mask, or return both files and use fl.collate(masks=...)"
+)
 MODES = ("L", "RGB", "YCbCr", "HSV", "CMYK")  # those whose channels Pillow resizes each alone, as bytes
 
 
@@ -168,7 +172,7 @@ def _pixels(image: Any) -> torch.Tensor:
         if image.mode not in MODES:
             raise CannotOffloadError(
                 f"the transform is given a Pillow image of mode {image.mode!r}, which Pillow resizes in its own way: "
-                "convert it to 'RGB' or 'L' in the data set"
+                f"convert it to 'RGB' or 'L' in the data set. {MASKS}"
             )
         image = np.array(image)
     if not isinstance(image, np.ndarray):

@@ -636,8 +636,32 @@ def test_an_image_and_its_mask_with_one_transform_are_refused_at_once(pairs):
             return self.transform(image), self.transform(image.convert("L"))
 
     transform = v2.Compose([v2.CenterCrop(32), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
-    with pytest.raises(TypeError, match=r"got torch.uint8 \(1, .*convert all of them to RGB"):
+    with pytest.raises(TypeError, match=r"got torch.uint8 \(1, .*A mask is no photograph.*as a tv_tensors\.Mask"):
         fl.offload(DataLoader(Masked(pairs.files, transform), 2), device="cpu")
+
+
+def test_a_mask_in_one_call_with_its_image_is_taken(pairs):
+    class Masked(Pairs):
+        def __getitem__(self, index):
+            image = Image.open(self.files[index]).convert("RGB")
+            mask = v2.functional.pil_to_tensor(image.convert("L")) // 100
+            return self.transform(image, tv_tensors.Mask(mask))
+
+    transform = v2.Compose([v2.CenterCrop(32), v2.RandomHorizontalFlip(1.0), v2.ToImage(), UNIT])
+    loader = DataLoader(Masked(pairs.files, transform), 2)
+    for ours, theirs in zip(fl.offload(loader, device="cpu"), loader, strict=True):
+        assert_near(ours[0], theirs[0])
+        assert torch.equal(ours[1], theirs[1])
+
+
+def test_a_mask_with_a_palette_is_not_to_be_converted(pairs):
+    class Palettes(Pairs):
+        def __getitem__(self, index):
+            image = Image.open(self.files[index]).convert("RGB")
+            return self.transform(image), self.transform(image.convert("P"))
+
+    with pytest.raises(TypeError, match=r"mode 'P'.*A mask is no photograph"):
+        fl.offload(DataLoader(Palettes(pairs.files, evaluation())), device="cpu")
 
 
 def test_the_images_are_found_and_cannot_be_named(folder):
