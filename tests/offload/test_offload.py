@@ -880,3 +880,22 @@ def test_images_of_as_many_channels_as_the_normalisation_are_taken(channels):
     normalize = v2.Normalize([0.5] * channels, [0.25] * channels)
     loader = DataLoader(Constant(image, v2.CenterCrop(8), v2.ToImage(), UNIT, normalize), 4)
     assert torch.allclose(next(iter(fl.offload(loader, device="cpu")))[0], next(iter(loader))[0], atol=1e-5)
+
+
+class WithEpochs(Pairs):
+    epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __getitem__(self, index):
+        return {**super().__getitem__(index), "epoch": self.epoch}
+
+
+@pytest.mark.parametrize("of", [lambda loader: loader, lambda loader: loader.dataset], ids=["loader", "its data set"])
+def test_an_epoch_reaches_the_copy_of_the_data_set(pairs, of):
+    dataset = WithEpochs(pairs.files, evaluation())
+    loader = fl.offload(DataLoader(dataset, 4), device="cpu")
+    of(loader).set_epoch(7)
+    assert next(iter(loader))["epoch"].tolist() == [7] * 4
+    assert dataset.epoch == 0
