@@ -125,8 +125,9 @@ INSTEAD = """Write it yourself:
 
 
 SEEDING = (
-    "Random steps move if the data set leaves the generators of torch and random alone: give an image and its mask to "
-    "one transform of torchvision's v2, the mask as a tv_tensors.Mask, in the place of one seed for two calls"
+    "Random steps move if the data set leaves the generators of torch and random alone. In the place of one seed for "
+    "an image and its mask, give both to one call of a transform of torchvision's v2, the mask as a tv_tensors.Mask: "
+    "flips and colours move then"
 )
 
 
