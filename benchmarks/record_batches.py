@@ -32,7 +32,7 @@ from fastload.bench.subjects.training import TrainingStep, cudnn_search, describ
 from fastload.bench.suites import jpeg
 from fastload.environment import MEASURES
 from fastload.stats.batch_times import BatchTimes, Span
-from fastload.stats.clock import KEPT
+from fastload.stats.record import KEPT
 from fastload.streams import Timestamp
 
 SIZES = {sizes.gpu.model: sizes for case, sizes in jpeg.CASES.items() if case != "loader"}
