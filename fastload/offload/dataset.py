@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from torch.utils.data import ConcatDataset, Dataset
@@ -16,7 +16,7 @@ from fastload.offload.opening import bad_files, opened_files, undecoded_jpegs
 from fastload.offload.place import Place
 from fastload.structure.loaded_types import loaded_types
 
-__all__ = ["FileDataset", "transform_of"]
+__all__ = ["FileDataset", "containers_restored", "transform_of"]
 
 NAMES = ("transform", "transforms")
 CONTAINERS = (dict, list, set, OrderedDict, defaultdict)  # no others: copying them may cost much, or fail
@@ -95,15 +95,33 @@ def _of_all(dataset: Any, attribute: str) -> Place:
 
 
 def _copy(original: Any, **attributes: Any) -> Any:
-    """A shallow copy with other attributes, and with containers of its own: a cache is not shared with the original."""
     changed = copy.copy(original)
-    own: dict[int, Any] = {}  # by the original's id: an attribute may have two names
-    for name, value in getattr(changed, "__dict__", {}).items():
-        if type(value) in CONTAINERS:
-            changed.__dict__[name] = own.setdefault(id(value), copy.copy(value))
     for name, value in attributes.items():
         setattr(changed, name, value)
     return changed
+
+
+@contextmanager
+def containers_restored(dataset: Any) -> Iterator[None]:
+    """Put back, at the end, what the lists, dicts and sets of a data set hold now, and those of the data sets in it.
+
+    A data set may keep what it reads, in containers that it shares with the one of which it is a copy.
+    """
+    held = [(container, copy.copy(container)) for container in _containers(dataset)]
+    try:
+        yield
+    finally:
+        for container, before in held:
+            container.clear()
+            container.extend(before) if isinstance(container, list) else container.update(before)
+
+
+def _containers(dataset: Any) -> Iterator[Any]:
+    attributes = getattr(dataset, "__dict__", {})
+    yield from (value for value in attributes.values() if type(value) in CONTAINERS)
+    inner = [attributes["dataset"]] if "dataset" in attributes else attributes.get("datasets", [])
+    for each in inner:
+        yield from _containers(each)
 
 
 class FileDataset(Dataset[Any]):

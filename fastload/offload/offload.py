@@ -16,7 +16,7 @@ from fastload.arguments import resolved_device
 from fastload.environment import float_on
 from fastload.loader import PrefetchLoader
 from fastload.offload.collation import OffloadCollate, handed, is_like_jpeg
-from fastload.offload.dataset import FileDataset, transform_of
+from fastload.offload.dataset import FileDataset, containers_restored, transform_of
 from fastload.offload.error import CannotOffloadError
 from fastload.offload.handover import HandedImage, Handover
 from fastload.offload.loader_copy import with_dataset
@@ -286,7 +286,8 @@ def _normalized(transform: Compose, dtype: torch.dtype | None, memory_format: to
 def _samples(dataset: Any, count: int) -> list[Any]:
     """The first samples of a copy of the data set."""
     read = FileDataset(dataset)
-    return [_sample(read, index) for index in range(min(count, len(read)))]
+    with containers_restored(dataset):
+        return [_sample(read, index) for index in range(min(count, len(read)))]
 
 
 def _sample(dataset: FileDataset, index: int) -> Any:

@@ -134,7 +134,6 @@ class Targets:
         along a first dimension keep all their rows.
 
         Raises:
-            LookupError: boxes are removed, and ``per_box`` names a field that is beside none of the batch.
             ValueError: batched targets, which have one canvas, belong to images that are of different sizes now.
         """
         if self.sizes is None:

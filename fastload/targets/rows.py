@@ -43,15 +43,17 @@ def loses_rows(field: Field, boxes: Field, per_box: PerBox) -> bool:
     (True, False, True)
 
     By default it is one of ``PER_BOX``, has "label" in its name, is ``KeyPoints`` or ``Mask`` (or a list of these), or
-    follows the boxes in a tuple. If it is none of these, the first time a warning names it.
+    follows the boxes in a tuple. If it is none of these, the first time a warning names it. Tuples are mostly a size,
+    or the names of all classes: of numbers and words only those of ``PER_BOX`` or named "labels" have a row for each.
     """
     if field.path == boxes.path:
         return True
     if per_box is not None:
         return field.name in per_box
-    if field.name in PER_BOX or "label" in str(field.name).lower() or _is_target(field.value):
+    if field.name in PER_BOX or field.name == "labels" or _is_target(field.value):
         return True
-    if isinstance(boxes.name, int) and field.name == boxes.name + 1:
+    follows = isinstance(boxes.name, int) and field.name == boxes.name + 1
+    if ("label" in str(field.name).lower() or follows) and type(field.value) is not tuple:
         return True
     if field.name not in PER_IMAGE:
         warnings.warn(
@@ -65,18 +67,16 @@ def loses_rows(field: Field, boxes: Field, per_box: PerBox) -> bool:
 
 
 def check_named(per_box: PerBox, fields: Iterable[Field]) -> None:
-    """Require each name that the user gave to be that of one of ``fields``, those beside the boxes of a batch.
-
-    Raises:
-        LookupError: a name is that of none, so its rows would be kept.
-    """
+    """Warn of a name that the user gave and that none of ``fields`` has, those beside the boxes of a batch."""
     there = dict.fromkeys(field.name for field in fields)
     missing = next((name for name in per_box or () if name not in there), None)
     if missing is not None:
-        raise LookupError(
+        warnings.warn(
             f"per_box names {missing!r}, and beside the boxes of this batch no tensor, array, list or tuple has that "
-            f"name; got {list(per_box or ())!r}, and the names there are {', '.join(map(repr, there))}: correct it or "
-            "leave it out"
+            f"name; got {list(per_box or ())!r}, and the names there are {', '.join(map(repr, there))}: correct it if "
+            "no other batch has it either",
+            UserWarning,
+            stacklevel=2,
         )
 
 

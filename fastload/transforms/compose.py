@@ -45,8 +45,8 @@ class Compose(Transform):
         transforms: in order. One that is a ``Compose`` stands for its own, with their ``per_box``.
         per_box: the names of the fields beside ``BoundingBoxes`` that have a row for each box, or their places in a
             tuple. They lose the rows of boxes that are cropped away, and no other field does: ``["labels",
-            "track_id"]``. By default they are "labels" and the like, see docs/targets.md. A name that no boxes of
-            a batch have beside them is a ``LookupError`` where boxes are removed.
+            "track_id"]``. By default they are "labels" and the like, see docs/targets.md. A warning tells of
+            a name that no boxes of a batch have beside them, where boxes are removed.
 
     Raises:
         TypeError: an element of ``transforms`` is not callable, or a class, or ``per_box`` is one name and not several.

@@ -91,11 +91,19 @@ def test_g14_rows_of_other_fields_are_kept_and_named(kind):
 
 
 @pytest.mark.parametrize("wrong", ["label", 1, "box"])
-def test_g14_a_name_of_per_box_that_no_boxes_have_beside_them_is_an_error(wrong):
+def test_g14_a_name_of_per_box_that_no_boxes_have_beside_them_is_told_of(wrong):
     batch = [images()[0]] * 2, [{"boxes": BOXES, "labels": [1, 2]}, {"boxes": BOXES, "ids": [1, 2]}]
     transform = T.Compose([T.CenterCrop(20)], per_box=["labels", wrong])
-    with pytest.raises(LookupError, match=rf"per_box names {wrong!r}, and .* there are 'boxes', 'labels', 'ids'"):
-        next(iter(fl.PrefetchLoader([batch], transform=transform, device="cpu")))
+    with pytest.warns(UserWarning, match=rf"per_box names {wrong!r}, and .* there are 'boxes', 'labels', 'ids'"):
+        _, (kept, _) = next(iter(fl.PrefetchLoader([batch], transform=transform, device="cpu")))
+    assert kept["labels"] == [2]
+
+
+def test_g14_a_size_or_the_names_of_classes_beside_boxes_stay_whole():
+    batch = [images()[0]], [(BOXES, (SIDE, SIDE), {"boxes": BOXES, "label_names": ("cat", "dog")})]
+    with pytest.warns(UserWarning, match="has as many rows as there were boxes"):
+        _, ((boxes, size, inner),) = next(iter(fl.PrefetchLoader([batch], transform=T.CenterCrop(20), device="cpu")))
+    assert (len(boxes), size, len(inner["boxes"]), inner["label_names"]) == (1, (SIDE, SIDE), 1, ("cat", "dog"))
 
 
 def test_g14_boxes_that_default_collate_stacked_keep_all_their_rows():

@@ -13,7 +13,16 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, RandomSampler, Subset, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    default_collate,
+)
 from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder, VOCDetection, wrap_dataset_for_transforms_v2
 from torchvision.transforms import v2
@@ -799,7 +808,6 @@ class Cached(Dataset):
         return self.kept[index]
 
 
-@pytest.mark.parametrize("is_first", [True, False], ids=["ours is played first", "theirs is"])
 @pytest.mark.parametrize(
     "of",
     [
@@ -810,17 +818,31 @@ class Cached(Dataset):
     ],
     ids=["a dict", "a list", "in a subset", "twice"],
 )
-def test_what_a_data_set_keeps_is_not_shared(pairs, of, is_first):
+def test_what_a_data_set_keeps_of_the_first_samples_is_taken_out_again(pairs, of):
     dataset = of(pairs.files)
-    ours = fl.offload(DataLoader(dataset, 4), device="cpu")
-    theirs = DataLoader(dataset, 4)
-    if is_first:
-        ours, theirs = batches(ours), batches(theirs)
-    else:
-        theirs, ours = batches(theirs), batches(ours)
-    for (our_images, our_numbers), (images, numbers) in zip(ours, theirs, strict=True):
+    ours = batches(fl.offload(DataLoader(dataset, 4, num_workers=1), device="cpu"))
+    for (our_images, our_numbers), (images, numbers) in zip(ours, batches(DataLoader(dataset, 4)), strict=True):
         assert our_numbers.tolist() == numbers.tolist()
         assert_near(our_images, images)
+
+
+def test_a_list_that_a_sampler_shares_with_the_data_set_stays_shared(pairs):
+    class Pool(Pairs):
+        def __init__(self, files, transform):
+            super().__init__(files, transform)
+            self.pool = [0]
+
+        def __getitem__(self, index):
+            return super().__getitem__(index)["image"], self.pool[0]
+
+    class Refilling(SequentialSampler):
+        def __iter__(self):
+            self.data_source.pool[0] += 1
+            return super().__iter__()
+
+    dataset = Pool(pairs.files, evaluation())
+    ours = fl.offload(DataLoader(dataset, 4, sampler=Refilling(dataset)), device="cpu")
+    assert [next(iter(ours))[1].unique().tolist() for _ in range(2)] == [[1], [2]]
 
 
 def test_a_data_set_that_has_kept_samples_is_told_to_come_first(pairs):
