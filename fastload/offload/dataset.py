@@ -112,8 +112,17 @@ def containers_restored(dataset: Any) -> Iterator[None]:
         yield
     finally:
         for container, before in held:
-            container.clear()
-            container.extend(before) if isinstance(container, list) else container.update(before)
+            _put_back(container, before)
+
+
+def _put_back(container: Any, before: Any) -> None:
+    """Give a container what it held, without emptying it: another pass may be reading the same data set."""
+    if isinstance(container, list):
+        container[:] = before
+        return
+    for new in [each for each in container if each not in before]:
+        container.discard(new) if isinstance(container, set) else container.pop(new)
+    container.update(before)
 
 
 def _containers(dataset: Any) -> Iterator[Any]:

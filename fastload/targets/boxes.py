@@ -12,7 +12,7 @@ import torch
 
 from fastload.structure.tree import Path, Tree, name_of, retyped
 from fastload.targets.layout import TO_CORNERS, Layout, Target, of_kind, one_size
-from fastload.targets.rows import PerBox, check_named, loses_rows, row_count, rows_taken
+from fastload.targets.rows import PerBox, loses_rows, row_count, rows_taken, warn_of_missing
 from fastload.targets.stored import Stored, have_area
 from fastload.transforms.geometry import rows_of
 
@@ -163,7 +163,7 @@ class Targets:
             return
         fields = layout.fields()
         owners = [(target.sample, target.owner) for target in boxes.targets if target.sample is not None]
-        check_named(per_box, chain.from_iterable(fields[owner] for owner in owners))
+        warn_of_missing(per_box, chain.from_iterable(fields[owner] for owner in owners))
         for target, kept in losing:
             beside, rows = fields[target.sample, target.owner], kept.nonzero()[0]
             own = next(field for field in beside if field.path == target.path)

@@ -13,7 +13,7 @@ import torch
 from fastload.structure.loaded_types import is_vision
 from fastload.structure.tree import Path, retyped
 
-__all__ = ["PER_BOX", "Field", "PerBox", "check_named", "loses_rows", "row_count", "rows_taken"]
+__all__ = ["PER_BOX", "Field", "PerBox", "loses_rows", "row_count", "rows_taken", "warn_of_missing"]
 
 PerBox = Sequence[Hashable] | None  # names of fields, or their places in a tuple; None for the default
 
@@ -66,7 +66,7 @@ def loses_rows(field: Field, boxes: Field, per_box: PerBox) -> bool:
     return False
 
 
-def check_named(per_box: PerBox, fields: Iterable[Field]) -> None:
+def warn_of_missing(per_box: PerBox, fields: Iterable[Field]) -> None:
     """Warn of a name that the user gave and that none of ``fields`` has, those beside the boxes of a batch."""
     there = dict.fromkeys(field.name for field in fields)
     missing = next((name for name in per_box or () if name not in there), None)
