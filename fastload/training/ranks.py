@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
 
-__all__ = ["Ranks", "is_fsdp", "local_part", "scale_gradients", "whole_tensor"]
+__all__ = ["Ranks", "is_fsdp", "leave_statistics_unread", "local_part", "scale_gradients", "whole_tensor"]
 
 _NO_CONTEXT = nullcontext()
+_NEVER = 2**31 - 1  # as a number of steps, the largest that PyTorch takes
 
 
 class Ranks:
@@ -104,6 +105,14 @@ class Ranks:
                 torch._foreach_copy_(chosen, [part.view_as(to) for part, to in zip(parts, chosen, strict=True)])
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient
+
+
+def leave_statistics_unread(replica: DistributedDataParallel) -> None:
+    """Keep ``replica`` from reading how long its steps took, after the first ten.
+
+    Once in 100 steps it would wait until the device has done all that is queued, and the host would lose its lead.
+    """
+    replica._set_ddp_runtime_logging_sample_rate(_NEVER)  # type: ignore[no-untyped-call]  # noqa: SLF001  (not public)
 
 
 def is_fsdp(module: nn.Module) -> TypeGuard[FSDPModule]:

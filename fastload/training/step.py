@@ -40,7 +40,7 @@ from fastload.training.nonfinite import (
     describe_standstill,
 )
 from fastload.training.precision import autocast, carry_autocast_to_replicas, grad_scaler, resolve_precision
-from fastload.training.ranks import Ranks, scale_gradients, whole_tensor
+from fastload.training.ranks import Ranks, leave_statistics_unread, scale_gradients, whole_tensor
 from fastload.training.saved_state import check_state
 from fastload.training.step_graphs import StepGraphs
 from fastload.training.update_result import UpdateResult
@@ -192,6 +192,8 @@ class TrainStep:
         for hook in carry_autocast_to_replicas(self._models, device):
             weakref.finalize(self, hook.remove)
         self._ranks = Ranks(self._models, device)
+        for replica in self._ranks.replicated:
+            leave_statistics_unread(replica)
         self._graphs = Graphs([*self._models, *([loss_fn] if isinstance(loss_fn, nn.Module) else [])], device)
         self._loss_terms = LossTerms(losses)
         self._window = AccumulationWindow(accumulate)

@@ -103,3 +103,20 @@ def test_gradients_that_are_nan_and_join_are_told_on_all_ranks(tmp_path):
         assert gradients == "[None, None]"
         assert "nan" not in weights
     assert weights == torch.load(tmp_path / "0.pt")[3]
+
+
+@pytest.fixture
+def only_rank(tmp_path):
+    distributed.init_process_group("gloo", f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("only_rank")
+def test_replicas_do_not_wait_for_the_device_every_hundred_steps():
+    model = DistributedDataParallel(nn.Linear(4, 2))
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), nn.CrossEntropyLoss())
+    for _ in range(102):
+        step(torch.ones(2, 4), torch.zeros(2, dtype=torch.long))
+    statistics = model._get_ddp_logging_data()  # PyTorch waits for the device when it fills them in
+    assert statistics["iteration"] == 10

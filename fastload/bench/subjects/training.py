@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fastload.bench.harness.window import Step
 from fastload.bench.subjects.loaders import LAYOUT
+from fastload.training.ranks import leave_statistics_unread
 from fastload.training.step import TrainStep
 
 __all__ = ["CLASSES", "TrainingStep", "cudnn_search", "describe", "replicated"]
@@ -49,13 +50,15 @@ class TrainingStep:
 def replicated(model: nn.Module) -> nn.Module:
     """Return the model as that of one of several ranks, each of which draws samples of its own from here on."""
     torch.manual_seed(distributed.get_rank())
-    if not next(model.parameters()).is_cuda:
-        return DistributedDataParallel(model, gradient_as_bucket_view=True)
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    torch.cuda.synchronize()  # the weights were written on another stream, and will be read there
-    with torch.cuda.stream(side):  # as PyTorch asks for, where its steps are to be captured
+    if next(model.parameters()).is_cuda:
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()  # the weights were written on another stream, and will be read there
+        with torch.cuda.stream(side):  # as PyTorch asks for, where its steps are to be captured
+            parallel = DistributedDataParallel(model, gradient_as_bucket_view=True)
+        torch.cuda.synchronize()
+    else:
         parallel = DistributedDataParallel(model, gradient_as_bucket_view=True)
-    torch.cuda.synchronize()
+    leave_statistics_unread(parallel)
     return parallel
 
 

@@ -135,7 +135,8 @@ def settings(device: torch.device) -> dict[str, object]:
     return {
         **jpeg.common_settings(device),
         "size": asdict(SIZES.on(device)),
-        "ranks": "one process a device on its part of the cores, DistributedDataParallel, compiled",
+        "ranks": "one process a device on its part of the cores, compiled, DistributedDataParallel",
+        "statistics": "of DistributedDataParallel: in the first ten steps only",
         "workers": "for each rank: reading_workers, or threads of DALI for all of its cores but one",
         "img_per_s": "of all ranks together, in the time of the slowest",
         "wait": "of the rank that waited longest in each step",
