@@ -16,7 +16,7 @@ from fastload.bench.subjects.loaders import LAYOUT
 from fastload.training.ranks import leave_statistics_unread
 from fastload.training.step import TrainStep
 
-__all__ = ["CLASSES", "TrainingStep", "cudnn_search", "describe", "replicated"]
+__all__ = ["CLASSES", "TrainingStep", "cudnn_search", "describe", "replicated", "replicated_for_graphs"]
 
 CLASSES = 1000
 
@@ -50,15 +50,20 @@ class TrainingStep:
 def replicated(model: nn.Module) -> nn.Module:
     """Return the model as that of one of several ranks, each of which draws samples of its own from here on."""
     torch.manual_seed(distributed.get_rank())
-    if next(model.parameters()).is_cuda:
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()  # the weights were written on another stream, and will be read there
-        with torch.cuda.stream(side):  # as PyTorch asks for, where its steps are to be captured
-            parallel = DistributedDataParallel(model, gradient_as_bucket_view=True)
-        torch.cuda.synchronize()
-    else:
-        parallel = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    parallel = DistributedDataParallel(model, gradient_as_bucket_view=True)
     leave_statistics_unread(parallel)
+    return parallel
+
+
+def replicated_for_graphs(model: nn.Module) -> nn.Module:
+    """The same for a step that will be captured, made on a stream of its own, as PyTorch asks for.
+
+    An ordinary step is not, since each gradient would have to wait for that stream.
+    """
+    torch.cuda.synchronize()  # the weights were written on another stream, and will be read there
+    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+        parallel = replicated(model)
+    torch.cuda.synchronize()
     return parallel
 
 

@@ -24,7 +24,7 @@ from fastload.bench.harness.suite import Sizes, Suite
 from fastload.bench.harness.window import Window
 from fastload.bench.subjects import dali
 from fastload.bench.subjects.file_windows import FileWindows, JpegSize, write_photographs
-from fastload.bench.subjects.training import TrainingStep, cudnn_search, replicated
+from fastload.bench.subjects.training import TrainingStep, cudnn_search, replicated, replicated_for_graphs
 from fastload.bench.suites import jpeg
 from fastload.environment import cores
 
@@ -99,10 +99,12 @@ def _measure(plan: Plan[JpegSize], root: Path, ranks: int) -> Iterator[list[Row]
         )
 
     with cudnn_search():
-        step = TrainingStep(plan.size.model, plan.device, replicated)
-        jpeg.compile_step(windows, step)
-        variants = ("ordinary", "graph") if plan.device.type == "cuda" else ("ordinary",)
-        for variant in variants:
+        wraps = {"ordinary": replicated}
+        if plan.device.type == "cuda":
+            wraps["graph"] = replicated_for_graphs
+        for variant, wrap in wraps.items():
+            step = TrainingStep(plan.size.model, plan.device, wrap)
+            jpeg.compile_step(windows, step)
             yield jpeg.train_by_turns(plan, windows, plan.subjects, step, variant=variant, ranks=ranks, agreed=agreed)
 
 
