@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -284,5 +285,10 @@ def _kernel(name: str, module: str, images: torch.Tensor | Ragged, max_channels:
     """The function ``name`` of ``kernels/triton`` or ``kernels/reference``, whichever runs on these images."""
     channels = images.channels if isinstance(images, Ragged) else images.shape[1]
     compiled = images.device.type in _TRITON_DEVICES and channels <= max_channels
+    return _function("triton" if compiled else "reference", module, name)
+
+
+@cache
+def _function(package: str, module: str, name: str) -> Any:
     # Imported here, so that Triton is only imported on machines that run it.
-    return getattr(import_module(f"fastload.kernels.{'triton' if compiled else 'reference'}.{module}"), name)
+    return getattr(import_module(f"fastload.kernels.{package}.{module}"), name)

@@ -51,9 +51,9 @@ def check_resample(images: Ragged, windows: torch.Tensor, interpolation: str, ep
             f"windows must be int32 ({len(images)}, {WINDOW_COLUMNS}) on the CPU; "
             f"got {windows.dtype} {tuple(windows.shape)} on {windows.device}"
         )
-    empty = windows.numpy()[:, 2:6] < 1
-    if empty.any():
-        image = int(empty.any(1).argmax())
+    sides = windows.numpy()[:, 2:6]
+    if sides.min(initial=1) < 1:
+        image = int((sides < 1).any(1).argmax())
         raise ValueError(
             "a window's height, width, virtual height and virtual width must be 1 or more; "
             f"got {windows[image, 2:6].tolist()} for image {image}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -54,16 +55,14 @@ class Ragged:
 
     @classmethod
     def _of_batch(cls, images: torch.Tensor) -> Ragged:
-        n, channels, height, width = images.shape
-        step = images.stride(0) * images.itemsize
-        table = np.full((n, COLUMNS), (images.data_ptr(), height, width, *images.stride()[1:]), dtype=np.int64)
-        table[:, 0] += step * np.arange(n)
-        return cls(images, torch.from_numpy(table), channels)
+        table = _layout(images.shape, images.stride(), images.itemsize).copy()
+        table[:, 0] += images.data_ptr()
+        return cls(images, torch.from_numpy(table), images.shape[1])
 
     def __len__(self) -> int:
-        return len(self.table)
+        return self.table.shape[0]
 
-    @property
+    @cached_property
     def sizes(self) -> torch.Tensor:
         """Heights and widths, int64 (N, 2), on the CPU."""
         return self.table[:, 1:3]
@@ -99,3 +98,12 @@ class Ragged:
             memory.as_strided((self.channels, height, width), strides, (address - start) // memory.itemsize)
             for address, height, width, *strides in rows
         ]
+
+
+@lru_cache(maxsize=64)
+def _layout(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> np.ndarray:
+    """The table of a batch, (N, C, H, W), that begins at address 0."""
+    n, _, *size = shape
+    table = np.full((n, COLUMNS), (0, *size, *strides[1:]), dtype=np.int64)
+    table[:, 0] = strides[0] * itemsize * np.arange(n)
+    return table

@@ -23,7 +23,6 @@ VIEWS = 2**8
 LIMITS = {"seed": 2**63, "epoch": 2**32, "draw": 2**16, "view": VIEWS}
 LIMITS |= dict.fromkeys(("place", "stride", "step"), PLACES)
 NUMBERS = 2**24  # of a sample
-LOW, HIGH, HALF = np.uint64(2**32 - 1), np.uint64(32), 2.0**-32  # the halves of a word, each a number of 32 bits
 DRAW = 16  # where the draw's bits begin in a stream
 UNIFORM, SEEDS, BATCH = range(3)  # kinds of draws: numbers of each sample, seeds of each sample, numbers of the batch
 
@@ -136,13 +135,12 @@ class Key:
 
         All are drawn at once, which takes as long as one of the draws: NumPy's calls take longer than their work.
         """
-        words = {draw: -(-count // 2) for draw, count in counts.items()}
+        words = tuple(-(-count // 2) for count in counts.values())
         first = tuple(stream - (self.draw << DRAW) for stream in self._streams(UNIFORM))
-        number, streams = _rows_of(tuple(words.items()), first)
-        counters = number + self._places(samples) * np.uint64(NUMBERS)
-        numbers = _numbers(random_words(counters, self.seed, streams, self._which))
-        ends = accumulate(2 * count for count in words.values())
-        drawn = {draw: numbers[end - 2 * count : end] for (draw, count), end in zip(words.items(), ends, strict=True)}
+        streams = _streams_of(tuple(counts), words, first)
+        numbers = _numbers(random_words(self._counters(samples, words), self.seed, streams, self._which))
+        ends = accumulate(2 * count for count in words)
+        drawn = {draw: numbers[end - 2 * count : end] for draw, count, end in zip(counts, words, ends, strict=True)}
         return self._with(_drawn=drawn)
 
     def integers(self, samples: int) -> torch.Tensor:
@@ -177,21 +175,28 @@ class Key:
         """Random words, uint64 (count, samples)."""
         if count > NUMBERS:
             raise ValueError(f"a transform draws at most {2 * NUMBERS} numbers for a sample; got {2 * count}")
-        counters = np.arange(count, dtype=np.uint64)[:, None] + self._places(samples) * np.uint64(NUMBERS)
+        counters = self._counters(samples, (count,))
         if self._which is None:
             return random_words(counters, self.seed, self._stream(kind, self.view))
         return random_words(counters, self.seed, (self._streams(kind),), self._which)
 
-    def _places(self, samples: int) -> np.ndarray:
-        """The place of each sample in the epoch, uint64 (samples,)."""
-        rows = np.arange(samples) if self._rows is None else self._rows
-        if len(rows) != samples:
-            raise ValueError(f"the key is that of {len(rows)} samples of a batch; got {samples} samples")
-        last = self.place + int(rows[-1] if self._which is None else rows.max()) * self.stride if samples else 0
+    def _counters(self, samples: int, words: tuple[int, ...]) -> np.ndarray:
+        """The counter of each word, uint64 (sum of ``words``, samples): each draw's so many words are counted from 0.
+
+        A sample has ``NUMBERS`` counters from its place in the epoch times that on.
+        """
+        if self._rows is None:
+            last_row, counters = samples - 1, _counters_of(samples, words, self.stride)
+        else:
+            if len(self._rows) != samples:
+                raise ValueError(f"the key is that of {len(self._rows)} samples of a batch; got {samples} samples")
+            last_row = int(self._rows.max(initial=0))
+            counters = _counted(words) + self._rows.astype(np.uint64) * np.uint64(self.stride * NUMBERS)
+        last = self.place + last_row * self.stride
         if last >= PLACES:
             raise ValueError(f"a sample's place in the epoch must be below 2**40; got {last}")
-        places: np.ndarray = self.place + rows.astype(np.uint64) * np.uint64(self.stride)
-        return places
+        moved: np.ndarray = counters + np.uint64(self.place * NUMBERS)
+        return moved
 
     def _streams(self, kind: int) -> tuple[int, ...]:
         """The stream of each view; there is one, unless the key is that of several."""
@@ -203,11 +208,13 @@ class Key:
 
 
 def _numbers(words: np.ndarray) -> np.ndarray:
-    """The numbers that words hold, two in each: float64 (2 * W, samples) of uint64 (W, samples)."""
-    numbers = np.empty((2 * len(words), words.shape[1]))  # a row for each number: NumPy is fastest along long rows
-    np.multiply(words & LOW, HALF, out=numbers[::2])
-    np.multiply(words >> HIGH, HALF, out=numbers[1::2])
-    return numbers
+    """The numbers that words hold, two in each, the lower half first: float64 (2 * W, samples) of uint64 (W, samples)."""
+    count, samples = words.shape
+    halves = words.astype("<u8", copy=False).view("<u4").reshape(count, samples, 2)
+    numbers = np.empty((count, 2, samples))  # a row for each number: NumPy is fastest along long rows
+    numbers[...] = halves.swapaxes(1, 2)
+    numbers *= 2.0**-32
+    return numbers.reshape(2 * count, samples)
 
 
 _this_thread = threading.local()
@@ -222,17 +229,28 @@ def _own_generator() -> tuple[np.random.Philox, Any, np.random.Generator]:
     return own
 
 
-@lru_cache(maxsize=1024)  # a recipe draws the same in each batch of an epoch
-def _rows_of(
-    words: tuple[tuple[int, int], ...], first: tuple[int, ...]
-) -> tuple[np.ndarray, tuple[tuple[int, ...], ...]]:
-    """For so many words of some draws: the index of each in its draw, uint64 (W, 1), and its stream for each view.
+# A recipe draws the same in each batch of an epoch.
 
-    ``first`` has the streams that draw 0 would have.
-    """
-    number = np.concatenate([np.arange(count, dtype=np.uint64) for _, count in words])[:, None]
-    draws = (draw << DRAW for draw, count in words for _ in range(count))
-    return number, tuple(tuple(stream + draw for stream in first) for draw in draws)
+
+@lru_cache(maxsize=8)
+def _counters_of(samples: int, words: tuple[int, ...], stride: int) -> np.ndarray:
+    """The counters of a batch that begins at place 0."""
+    counters: np.ndarray = _counted(words) + np.arange(samples, dtype=np.uint64) * np.uint64(stride * NUMBERS)
+    return counters
+
+
+def _counted(words: tuple[int, ...]) -> np.ndarray:
+    """The index of each word in its draw, of which there are so many, uint64 (W, 1)."""
+    return np.concatenate([np.arange(count, dtype=np.uint64) for count in words])[:, None]
+
+
+@lru_cache(maxsize=1024)
+def _streams_of(
+    draws: tuple[int, ...], words: tuple[int, ...], first: tuple[int, ...]
+) -> tuple[tuple[int, ...], ...]:
+    """The stream of each word for each view; ``first`` has the streams that draw 0 would have."""
+    rows = (draw << DRAW for draw, count in zip(draws, words, strict=True) for _ in range(count))
+    return tuple(tuple(stream + row for stream in first) for row in rows)
 
 
 def _within_limit(name: str, given: Any) -> int:

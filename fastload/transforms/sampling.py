@@ -39,7 +39,7 @@ def draw_sides(
         scale: a box's area as a share of the image's is uniform over it.
         ratio: a box's first side over its second is log-uniform over it.
     """
-    area = sizes.prod(0, dtype=np.float64) * between(numbers[:ATTEMPTS], *scale)
+    area = sizes[0] * sizes[1] * between(numbers[:ATTEMPTS], *scale)
     aspect = np.exp(between(numbers[ATTEMPTS:], log(ratio[0]), log(ratio[1])))
     sides = np.empty((2, *area.shape))
     np.multiply(area, aspect, out=sides[0])
@@ -55,8 +55,9 @@ def first_accepted(accepted: np.ndarray, sides: np.ndarray) -> tuple[np.ndarray,
     (array([[4],
            [6]]), array([ True]))
     """
-    attempt, image = accepted.argmax(0), np.arange(accepted.shape[1])
-    return sides[:, attempt, image].astype(np.int64), accepted[attempt, image]
+    images = accepted.shape[1]
+    at = accepted.argmax(0) * images + np.arange(images)
+    return sides.reshape(2, -1).take(at, axis=1).astype(np.int64), accepted.reshape(-1).take(at)
 
 
 def corners(numbers: np.ndarray, room: np.ndarray) -> np.ndarray:

@@ -41,6 +41,9 @@ WINDOW = tl.constexpr(12)
 START, LENGTH, VIRTUAL, OFFSET, FLIP, SCALE, INVERSE = (tl.constexpr(i) for i in range(0, 14, 2))
 COLUMNS = tl.constexpr(26)
 
+OUTPUT_BEGINS, WINDOW_BEGINS, FLOATS_BEGIN = OUTPUT.value, WINDOW.value, WINDOW.value + SCALE.value
+SIDES = slice(WINDOW_BEGINS + LENGTH.value, WINDOW_BEGINS + OFFSET.value)
+
 PACKED_CHANNELS = 4  # maximum for "packed"; see ``ImageTable.layout``
 
 
@@ -68,16 +71,17 @@ class ImageTable:
     """
 
     def __init__(self, images: Ragged, outs: Ragged, windows: torch.Tensor) -> None:
-        window = windows.numpy()
-        length, virtual = (window[:, i.value : i.value + 2].astype(np.float32) for i in (LENGTH, VIRTUAL))
-        scale = length / virtual
-        inverse = 1 / np.maximum(scale, np.float32(1))
-        bits = [floats.view(np.int32) for floats in (scale, inverse)]
-        self.rows = np.concatenate([images.table.numpy(), outs.table.numpy(), window, *bits], axis=1)
+        columns = np.empty((COLUMNS.value, len(images)), dtype=np.int64)  # NumPy is fastest along the images
+        columns[:OUTPUT_BEGINS] = images.table.numpy().T
+        columns[OUTPUT_BEGINS:WINDOW_BEGINS] = outs.table.numpy().T
+        columns[WINDOW_BEGINS:FLOATS_BEGIN] = windows.numpy().T
+        columns[FLOATS_BEGIN:] = _scales(columns[SIDES].astype(np.float32)).view(np.int32)
+        self.rows = np.ascontiguousarray(columns.T)
+        self._columns = columns
         self._channels = images.channels
-        self._least = self.rows.min(0, initial=2**62).tolist()
-        self._greatest = self.rows.max(0, initial=0).tolist()
-        self._bits = np.bitwise_or.reduce(self.rows, 0, initial=0).tolist()
+        self._least = columns.min(1, initial=2**62).tolist()
+        self._greatest = columns.max(1, initial=0).tolist()
+        self._bits = np.bitwise_or.reduce(columns, 1, initial=0).tolist()
 
     @property
     def largest_output(self) -> tuple[int, int]:
@@ -120,12 +124,9 @@ class ImageTable:
     @property
     def is_padded(self) -> bool:
         """Whether some box reaches outside of its image, or some output outside of its resized box."""
-        start, length, virtual, offset = (_columns(self.rows, WINDOW.value + i) for i in range(0, 8, 2))
-        source, target = (
-            _columns(self.rows, HEIGHT.value),
-            _columns(self.rows, OUTPUT.value + HEIGHT.value),
-        )
-        first = WINDOW.value + START.value
+        start, length, virtual, offset = (self._pair(WINDOW_BEGINS + column) for column in range(0, 8, 2))
+        source, target = self._pair(HEIGHT.value), self._pair(OUTPUT_BEGINS + HEIGHT.value)
+        first = WINDOW_BEGINS + START.value
         if min(self._least[first : first + 2] + self._least[first + OFFSET.value : first + OFFSET.value + 2]) < 0:
             return True
         return bool((start + length > source).any() or (offset + target > virtual).any())
@@ -133,6 +134,14 @@ class ImageTable:
     def _is_all(self, column: int, value: int) -> bool:
         return bool(self._least[column] == value == self._greatest[column])
 
+    def _pair(self, column: int) -> np.ndarray[Any, Any]:
+        """A column of heights and the next, of widths, or one of y and the next, of x."""
+        return self._columns[column : column + 2]
 
-def _columns(rows: np.ndarray[Any, Any], column: int) -> np.ndarray[Any, Any]:
-    return rows[:, column : column + 2]
+
+def _scales(sides: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """``SCALE`` and ``INVERSE``, float32 (4, N), from the sides of the boxes and of the resized boxes, (4, N)."""
+    scales = np.empty_like(sides)
+    np.divide(sides[:2], sides[2:], out=scales[:2])
+    np.divide(1, np.maximum(scales[:2], 1), out=scales[2:])
+    return scales
