@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -53,18 +54,19 @@ class ColourProgram:
     @cached_property
     def parts(self) -> list[np.ndarray]:
         """Each part's operations, float32 (N, L + 1, 2), L of the longest list: behind each image's stands ``END``."""
-        ops, bounds = self.ops.numpy(), self.bounds.numpy().T
+        ops, bounds = self.ops.numpy(), np.ascontiguousarray(self.bounds.numpy().T)
         images, slots = ops.shape[:2]
-        start, stop = bounds[:-1, :, None], bounds[1:, :, None]
-        longest = (stop - start).max((1, 2), initial=0).tolist()
-        chosen = start + np.arange(max(longest) + 1)
-        if not slots:
-            return [np.full((images, 1, 2), (END, 0), dtype=np.float32) for _ in longest]
-        places = np.minimum(chosen, slots - 1) + slots * np.arange(images)[:, None]
-        rows = np.ascontiguousarray(ops).view(np.int64).ravel().take(places)  # code and amount, moved as one number
-        rows[chosen >= stop] = END_ROW
-        every = rows[..., None].view(np.float32)
-        return [np.ascontiguousarray(part[:, : length + 1]) for part, length in zip(every, longest, strict=True)]
+        # NumPy is fastest along the images. Code and amount are moved as one number.
+        every = np.full((slots + 1, images), END_ROW)
+        every[:slots] = np.ascontiguousarray(ops).view(np.int64)[..., 0].T
+        image, parts = np.arange(images), []
+        for start, stop in pairwise(bounds):
+            longest = int((stop - start).max(initial=0))
+            slot = start + np.arange(longest + 1)[:, None]
+            rows = every.ravel().take(np.minimum(slot, slots) * images + image)
+            np.copyto(rows, END_ROW, where=slot >= stop)
+            parts.append(np.ascontiguousarray(rows.T)[..., None].view(np.float32))
+        return parts
 
 
 @dataclass(frozen=True)

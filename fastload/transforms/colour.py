@@ -100,7 +100,9 @@ class ColorJitter(Transform):
             ops[:, column, 0] = op
             ops[:, column, 1] = between(numbers[:, column], *bounds)
         order = numbers[:, count : 2 * count].argsort(axis=1)
-        return ops[np.arange(len(numbers))[:, None], order]
+        order += count * np.arange(len(numbers))[:, None]
+        ordered = ops.view(np.int64).reshape(-1).take(order)  # code and amount, moved as one number
+        return ordered[..., None].view(np.float32)
 
     def record(self, work: LazyImages, parameters: torch.Tensor) -> None:
         if self.ranges:

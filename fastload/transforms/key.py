@@ -208,7 +208,7 @@ class Key:
 
 
 def _numbers(words: np.ndarray) -> np.ndarray:
-    """The numbers that words hold, two in each, the lower half first: float64 (2 * W, samples) of uint64 (W, samples)."""
+    """The numbers in words, uint64 (W, samples): float64 (2 * W, samples), those of a word's lower half first."""
     count, samples = words.shape
     halves = words.astype("<u8", copy=False).view("<u4").reshape(count, samples, 2)
     numbers = np.empty((count, 2, samples))  # a row for each number: NumPy is fastest along long rows
@@ -245,9 +245,7 @@ def _counted(words: tuple[int, ...]) -> np.ndarray:
 
 
 @lru_cache(maxsize=1024)
-def _streams_of(
-    draws: tuple[int, ...], words: tuple[int, ...], first: tuple[int, ...]
-) -> tuple[tuple[int, ...], ...]:
+def _streams_of(draws: tuple[int, ...], words: tuple[int, ...], first: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     """The stream of each word for each view; ``first`` has the streams that draw 0 would have."""
     rows = (draw << DRAW for draw, count in zip(draws, words, strict=True) for _ in range(count))
     return tuple(tuple(stream + row for stream in first) for row in rows)

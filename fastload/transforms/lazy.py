@@ -443,10 +443,12 @@ def _channels(values: tuple[float, ...], like: int | tuple[float, ...]) -> tuple
 def _bounds(codes: np.ndarray) -> np.ndarray:
     """Where each image's program is split in parts, int32 (N, P + 1): before each operation that needs a statistic."""
     images, slots = codes.shape
-    part = (codes.T >= Op.CONTRAST).cumsum(0)  # of each operation; NumPy is fastest along the images
+    needs_statistic = np.ascontiguousarray(codes.T) >= float(Op.CONTRAST)  # NumPy is fastest along the images
+    part = needs_statistic.cumsum(0, dtype=np.int32)  # of each operation
     parts = int(part[-1].max()) + 1 if images and slots else 1
-    bounds = np.full((images, parts + 1), slots, dtype=np.int32)
-    bounds[:, 0] = 0
+    bounds = np.full((parts + 1, images), slots, dtype=np.int32)
+    bounds[0] = 0
     for number in range(1, parts):
-        bounds[:, number] = (part < number).sum(0)
-    return bounds
+        np.sum(part < number, axis=0, out=bounds[number])
+    of_images: np.ndarray = bounds.T
+    return of_images
