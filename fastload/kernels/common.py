@@ -148,7 +148,7 @@ def _check_channels(epilogue: Epilogue, channels: int) -> None:
 def _needs_statistics(epilogue: Epilogue) -> bool:
     if epilogue.program is None:
         return False
-    return bool((epilogue.program.parts[epilogue.part][..., 0] >= Op.CONTRAST).any())
+    return bool((epilogue.program.parts[epilogue.part].numpy()[..., 0] >= Op.CONTRAST).any())
 
 
 def _join(allowed: tuple[object, ...]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 from itertools import pairwise
@@ -52,7 +53,7 @@ class ColourProgram:
     bounds: torch.Tensor
 
     @cached_property
-    def parts(self) -> list[np.ndarray]:
+    def parts(self) -> list[torch.Tensor]:
         """Each part's operations, float32 (N, L + 1, 2), L of the longest list: behind each image's stands ``END``."""
         ops, bounds = self.ops.numpy(), np.ascontiguousarray(self.bounds.numpy().T)
         images, slots = ops.shape[:2]
@@ -65,7 +66,7 @@ class ColourProgram:
             slot = start + np.arange(longest + 1)[:, None]
             rows = every.ravel().take(np.minimum(slot, slots) * images + image)
             np.copyto(rows, END_ROW, where=slot >= stop)
-            parts.append(np.ascontiguousarray(rows.T)[..., None].view(np.float32))
+            parts.append(torch.from_numpy(np.ascontiguousarray(rows.T)[..., None].view(np.float32)))
         return parts
 
 
@@ -127,6 +128,9 @@ class Epilogue:
         previous: statistics that the pass before returned, for the operation of this part that needs them.
         erase: boxes to overwrite, or None.
         mix: images to mix, or None.
+        following: the epilogues of the passes that come after this one, whose parameters are copied to the device
+            along with this one's.
+        moved: the parameters that were copied along with those of an earlier pass, by ``id``.
     """
 
     dtype: torch.dtype = torch.uint8
@@ -139,3 +143,5 @@ class Epilogue:
     previous: torch.Tensor | None = None
     erase: Erase | None = None
     mix: Mix | None = None
+    following: Sequence[Epilogue] = ()
+    moved: dict[int, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)

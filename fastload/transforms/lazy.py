@@ -258,9 +258,13 @@ class LazyImages:
         if program is not None and passes > parts:
             bounds = program.bounds.numpy()
             program = ColourProgram(program.ops, torch.from_numpy(np.concatenate([bounds, bounds[:, -1:]], axis=1)))
+        epilogues: tuple[Epilogue, ...] = ()
+        for part in reversed(range(passes)):
+            epilogue = self._epilogue(program, part, final=part == passes - 1, last=last, following=epilogues)
+            epilogues = (epilogue, *epilogues)
         images, previous = self.images, None
-        for part in range(passes):
-            epilogue = self._epilogue(program, part, final=part == passes - 1, last=last, previous=previous)
+        for part, alone in enumerate(epilogues):
+            epilogue = alone if previous is None else replace(alone, previous=previous)
             if part == 0 and self._geometry is not None:
                 images, previous = self._resample(images, self._geometry, epilogue)
             else:
@@ -282,9 +286,10 @@ class LazyImages:
         return self._mirror(images, mirrored)
 
     def _epilogue(
-        self, program: ColourProgram | None, part: int, *, final: bool, last: bool, previous: torch.Tensor | None
+        self, program: ColourProgram | None, part: int, *, final: bool, last: bool, following: Sequence[Epilogue]
     ) -> Epilogue:
-        shared: dict[str, Any] = {"program": program, "part": part, "previous": previous}
+        """That of a pass, but for the statistics from the pass before."""
+        shared: dict[str, Any] = {"program": program, "part": part, "following": following}
         if not final:
             starts = None if program is None else program.bounds.numpy()[:, part + 1 : part + 3]
             statistics = starts is not None and bool((starts[:, 0] < starts[:, 1]).any())

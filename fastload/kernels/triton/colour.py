@@ -25,8 +25,10 @@ from fastload.kernels.triton.epilogue import (
     epilogue_arguments,
     in_box,
     load_parameters,
+    mix_parameters,
     rounded,
 )
+from fastload.kernels.triton.launcher import Launcher
 from fastload.kernels.triton.store import GROUPS, TYPES, store_groups
 from fastload.structure.ragged import Ragged
 
@@ -211,6 +213,9 @@ def _write(image, values, pixel, pixels, inside, DTYPE: tl.constexpr, LAST_OUT: 
         tl.store(image + target, rounded(values[c], DTYPE), inside)
 
 
+_launch_batch, _launch_ragged = Launcher(_batch_kernel), Launcher(_ragged_kernel)
+
+
 def colour(images: torch.Tensor | Ragged, epilogue: Epilogue) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     """See :func:`fastload.kernels.colour`."""
     check_colour(images, epilogue)
@@ -223,33 +228,35 @@ def _colour_batch(images: torch.Tensor, epilogue: Epilogue) -> tuple[torch.Tenso
     if out.numel() == 0:
         return out, None
     mix = epilogue.mix
-    mix_tensors = () if mix is None else (mix.partners, mix.boxes, mix.inside, mix.outside)
-    parameters, moved = epilogue_arguments(epilogue, n, images.device, *mix_tensors)
+    parameters, moved = epilogue_arguments(epilogue, n, images.device, *mix_parameters(epilogue))
     last = not out.is_contiguous()
     group = _group(width, out.itemsize if last else None)
     groups = PIXELS // group
     tiles = -(-(height * width // group) // groups)  # triton.cdiv takes 10 times as long
     walk = 1 if mix is None else _walk(n * tiles, images.device)
-    _batch_kernel[(-(-n // walk) * tiles,)](
-        images,
-        out,
-        n,
-        walk,
-        tiles,
-        width,
-        height * width,
-        *images.stride(),
+    arguments = {
+        "images": images,
+        "out": out,
+        "count": n,
+        "walk": walk,
+        "tiles": tiles,
+        "width": width,
+        "pixels": height * width,
+        **dict(zip(("stride_n", "stride_c", "stride_y", "stride_x"), images.stride(), strict=True)),
         **parameters,
-        mix=tuple(moved) or None,
-        C=channels,
-        P=group,
-        DTYPE=TYPES[out.dtype],
-        LAST_OUT=last,
-        COUNT=groups,
+        "mix": tuple(moved) or None,
+    }
+    constants = {
+        "C": channels,
+        "P": group,
+        "DTYPE": TYPES[out.dtype],
+        "LAST_OUT": last,
+        "COUNT": groups,
         **LAUNCH,
         **(MIX_REGISTERS if mix is not None and is_nvidia(images.device) else {}),
         **pdl_options(images.device),
-    )
+    }
+    _launch_batch(images.device, (-(-n // walk) * tiles, 1, 1), arguments, constants)
     return out, parameters["statistics"]
 
 
@@ -273,7 +280,7 @@ def _colour_ragged(images: Ragged, epilogue: Epilogue) -> tuple[torch.Tensor | R
         return outs, None
     parameters, (table, out_table) = epilogue_arguments(epilogue, len(images), images.device, images.table, outs.table)
     tiles = triton.cdiv(int(images.sizes.prod(1).max()), PIXELS)
-    options: dict[str, Any] = {
+    constants: dict[str, Any] = {
         "C": images.channels,
         "DTYPE_IN": TYPES[images.dtype],
         "DTYPE": TYPES[outs.dtype],
@@ -282,5 +289,6 @@ def _colour_ragged(images: Ragged, epilogue: Epilogue) -> tuple[torch.Tensor | R
         **RAGGED_LAUNCH,
         **pdl_options(images.device),
     }
-    _ragged_kernel[(len(images) * tiles,)](table, out_table, tiles, **parameters, **options)
+    arguments = {"images": table, "outs": out_table, "tiles": tiles, **parameters}
+    _launch_ragged(images.device, (len(images) * tiles, 1, 1), arguments, constants)
     return outs, parameters["statistics"]

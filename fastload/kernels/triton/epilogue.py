@@ -22,6 +22,7 @@ Mixing is left to the kernel of ``colour``, which holds both images.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -52,6 +53,7 @@ __all__ = [
     "epilogue_arguments",
     "in_box",
     "load_parameters",
+    "mix_parameters",
     "rounded",
 ]
 
@@ -257,23 +259,20 @@ def _erased(values, n, y, x, erase, seeds):
 def epilogue_arguments(
     epilogue: Epilogue, images: int, device: torch.device, *others: torch.Tensor
 ) -> tuple[dict[str, Any], list[torch.Tensor]]:
-    """Upload the epilogue's tensors, and the tensors ``others``, in one transfer.
+    """Upload the epilogue's tensors and the tensors ``others``, in one transfer with those of the passes that follow.
 
     Returns:
-        The epilogue's kernel arguments by name, and ``others`` on the device.
+        The epilogue's kernel arguments by name, but for mixing, and ``others`` on the device.
     """
-    program, erase = epilogue.program, epilogue.erase
-    rows = None if program is None else program.parts[epilogue.part]
-    ops = [] if rows is None or rows.shape[1] == 1 else [torch.from_numpy(rows)]  # a list of nothing but ends is none
-    noisy = erase is not None and any(erase.scale)
-    boxes = [] if erase is None else [erase.boxes, *([erase.seeds] if noisy else [])]
-    on_device = iter(upload_parameters(device, *ops, *boxes, *others))
+    program, erase, parameters = epilogue.program, epilogue.erase, _parameters(epilogue)
+    on_device = iter(_upload(epilogue, device, [*parameters.values(), *others]))
+    moved = dict(zip(parameters, on_device, strict=False))
     return {
-        "program": (next(on_device), ops[0].shape[1]) if ops else None,
+        "program": (moved["ops"], parameters["ops"].shape[1]) if "ops" in parameters else None,
         "previous": epilogue.previous,
         "affine": None if epilogue.scale is None else (epilogue.scale, epilogue.bias),
-        "erase": None if erase is None else (next(on_device), erase.scale, erase.bias),
-        "seeds": next(on_device) if noisy else None,
+        "erase": None if erase is None else (moved["boxes"], erase.scale, erase.bias),
+        "seeds": moved.get("seeds"),
         "statistics": torch.zeros(images, STATISTICS.value, dtype=torch.int64, device=device)
         if epilogue.statistics
         else None,
@@ -281,3 +280,38 @@ def epilogue_arguments(
         and program is not None
         and bool((program.ops.numpy()[..., 0] == Op.AUTOCONTRAST).any()),
     }, list(on_device)
+
+
+def mix_parameters(epilogue: Epilogue) -> list[torch.Tensor]:
+    """The tensors on the CPU that mixing reads."""
+    mix = epilogue.mix
+    return [] if mix is None else [mix.partners, mix.boxes, mix.inside, mix.outside]
+
+
+def _parameters(epilogue: Epilogue) -> dict[str, torch.Tensor]:
+    """The other tensors on the CPU that a pass with this epilogue reads."""
+    program, erase, parameters = epilogue.program, epilogue.erase, {}
+    ops = None if program is None else program.parts[epilogue.part]
+    if ops is not None and ops.shape[1] > 1:  # a list of nothing but ends is none
+        parameters["ops"] = ops
+    if erase is not None:
+        parameters["boxes"] = erase.boxes
+        if any(erase.scale):
+            parameters["seeds"] = erase.seeds
+    return parameters
+
+
+def _upload(epilogue: Epilogue, device: torch.device, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """``tensors`` on the device: copied with what the passes that follow read, or with those of a pass before."""
+    if epilogue.moved and all(id(tensor) in epilogue.moved for tensor in tensors):
+        return [epilogue.moved[id(tensor)] for tensor in tensors]
+    later = [
+        tensor
+        for following in epilogue.following
+        for tensor in (*_parameters(following).values(), *mix_parameters(following))
+    ]
+    on_device = upload_parameters(device, *tensors, *later)
+    moved = dict(zip(map(id, later), on_device[len(tensors) :], strict=True))
+    for following in epilogue.following:
+        following.moved.update(moved)
+    return on_device[: len(tensors)]

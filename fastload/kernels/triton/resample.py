@@ -45,15 +45,15 @@ def resample(
         **pdl_options(images.device),
     }
     if images.dtype is torch.uint8 and table.layout(0) == "planar" and not clip:
-        kernel = resample_planar.resample_kernel
+        launch = resample_planar.launch
         constants |= resample_planar.constants(table, images.device, interpolation, constants)
     else:
-        kernel = resample_generic.resample_kernel
+        launch = resample_generic.launch
         constants |= resample_generic.constants(table, images, clip=clip)
     height, width = table.largest_output
     rows, columns = -(-height // constants["TH"]), -(-width // constants["TW"])  # triton.cdiv takes 10 times as long
     arguments, (on_device,) = epilogue_arguments(epilogue, len(images), images.device, torch.from_numpy(table.rows))
     for first in range(0, len(images) if rows * columns else 0, MAX_GRID_Z):
         grid = (columns, rows, min(MAX_GRID_Z, len(images) - first))
-        kernel[grid](on_device, first, fill, **arguments, **constants)
+        launch(images.device, grid, {"table": on_device, "first_image": first, "fill": fill, **arguments}, constants)
     return as_batch(outs), arguments["statistics"]

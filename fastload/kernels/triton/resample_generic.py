@@ -28,6 +28,7 @@ import triton.language as tl
 from fastload.kernels.triton.device import is_nvidia, wait_for_previous_kernel
 from fastload.kernels.triton.epilogue import add_statistics, apply_epilogue
 from fastload.kernels.triton.filters import axis_filter, distance_scale, filter_weights, tile_of_program
+from fastload.kernels.triton.launcher import Launcher
 from fastload.kernels.triton.store import TYPES, store
 from fastload.kernels.triton.table import (
     ADDRESS,
@@ -43,7 +44,7 @@ from fastload.kernels.triton.table import (
 )
 from fastload.structure.ragged import Ragged
 
-__all__ = ["constants", "resample_kernel"]
+__all__ = ["constants", "launch"]
 
 # Rows and columns of a tile of the output and of a block of the source: powers of two, 16 or more for ``tl.dot``.
 TILE, BLOCK = (64, 32), (64, 64)
@@ -360,6 +361,9 @@ def _centre_bytes(block, NVIDIA: tl.constexpr):
 @triton.jit
 def _dot(a, b, total):
     return tl.dot(a, b, total, input_precision="tf32" if a.dtype == tl.float16 else "tf32x3")
+
+
+launch = Launcher(resample_kernel)
 
 
 def constants(table: ImageTable, images: Ragged, *, clip: bool) -> dict[str, Any]:

@@ -27,6 +27,7 @@ import triton.language as tl
 from fastload.kernels.triton.device import is_nvidia, wait_for_previous_kernel
 from fastload.kernels.triton.epilogue import add_statistics, apply_epilogue
 from fastload.kernels.triton.filters import axis_filter, distance_scale, filter_weights, tile_of_program
+from fastload.kernels.triton.launcher import Launcher
 from fastload.kernels.triton.rows import (
     HALF_BYTE,
     HALF_WEIGHT,
@@ -40,7 +41,7 @@ from fastload.kernels.triton.rows import (
 from fastload.kernels.triton.store import store
 from fastload.kernels.triton.table import ADDRESS, CHANNEL, COLUMNS, HEIGHT, OUTPUT, ROW, WIDTH, ImageTable, entry
 
-__all__ = ["constants", "resample_kernel"]
+__all__ = ["constants", "launch"]
 
 TILE = (16, 32)  # rows and columns of a tile of the output
 LAUNCH = {"num_warps": 1, "num_stages": 1}  # a single warp never waits for another
@@ -221,6 +222,9 @@ def _normalizers(extent, band, FILTER: tl.constexpr, DOT: tl.constexpr):
         covered += tl.where((tap >= from_tap) & (tap < to_tap), weight, 0.0)
     normalizer = tl.where(present, 1 / tl.where(total == 0, 1.0, total), 0.0)
     return normalizer, covered * normalizer
+
+
+launch = Launcher(resample_kernel)
 
 
 def constants(table: ImageTable, device: torch.device, interpolation: str, shared: dict[str, Any]) -> dict[str, Any]:

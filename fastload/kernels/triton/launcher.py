@@ -1,0 +1,56 @@
+"""``Launcher``: launches a kernel that Triton has compiled for such arguments before.
+
+At each launch Triton binds and specialises all arguments, and compares all constants in a kernel's modules with those
+that it was compiled with: 50 of ``resample``'s, in 32 µs of Python on one host. A launcher remembers what Triton has
+compiled, and hands it the arguments.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fastload.kernels.triton.device import is_nvidia
+
+__all__ = ["Launcher"]
+
+ALIGNMENT = 16  # bytes: Triton compiles other code for pointers to multiples of it
+MOST_KINDS = 256  # remembered of a kernel; sizes that differ each time should not add up
+Grid = tuple[int, int, int]
+
+
+class Launcher:
+    """Launches one kernel, as ``kernel[grid](**arguments, **constants)`` does, on the current device.
+
+    Constants, which include Triton's options, are hashable. What Triton may compile for has a compiled kernel each:
+    tensors' dtypes and alignment, values of integers, and which arguments are None.
+    """
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+        self._known: dict[tuple[object, ...], Any] = {}
+
+    def __call__(self, device: torch.device, grid: Grid, arguments: dict[str, Any], constants: dict[str, Any]) -> None:
+        if not is_nvidia(device):  # elsewhere Triton may compile for more, such as the sizes of tensors
+            self._kernel[grid](**arguments, **constants)
+            return
+        kinds = torch.cuda.current_device(), *map(_kind, arguments.values()), *constants.values()
+        compiled = self._known.get(kinds)
+        if compiled is not None:
+            given = arguments | constants
+            compiled[grid](*(given[name] for name in self._kernel.arg_names))
+            return
+        if len(self._known) >= MOST_KINDS:
+            self._known.clear()
+        self._known[kinds] = self._kernel[grid](**arguments, **constants)
+
+
+def _kind(argument: Any) -> object:
+    """What Triton may compile for: equal for arguments that one compiled kernel takes."""
+    kind = type(argument)
+    if kind is float:
+        return kind
+    if kind is tuple:
+        return tuple(map(_kind, argument))
+    return (argument.dtype, argument.data_ptr() % ALIGNMENT == 0) if kind is torch.Tensor else argument
