@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from fastload import transforms as T
 from fastload.kernels.parameters import MOST_LAYOUTS, _of_threads, _own_blocks, upload_parameters
 from tests.untouchable import Untouchable
 
@@ -55,6 +56,24 @@ def test_what_the_launch_after_the_next_reads_may_still_be_there():
             read.append(before.sum())
         before = values
     assert [int(each) for each in read] == [1000 * number for number in range(39)]
+
+
+@pytest.mark.gpu
+def test_a_later_pass_reads_what_was_copied_with_an_earlier_one_however_far_the_host_is_ahead():
+    """Contrast and autocontrast begin passes of their own, and so does mixing behind a crop."""
+    colours = T.ColorJitter(0.5, 0.5, 0.5), T.RandomAutocontrast(0.5), T.ColorJitter(contrast=0.5)
+    recipe = T.Compose(
+        [T.RandomResizedCrop(32), *colours, T.Normalize([0.5] * 3, [0.5] * 3), T.RandomErasing(1.0), T.MixUp(0.8, 10)]
+    )
+    images = torch.randint(0, 256, (16, 3, 48, 48), dtype=torch.uint8, device="cuda")
+    keys = [T.Key(seed=1, place=16 * number) for number in range(40)]
+    alone = []
+    for key in keys:
+        alone.append(recipe(images, key))
+        torch.cuda.synchronize()
+    torch.cuda._sleep(CYCLES)
+    queued = [recipe(images, key) for key in keys]
+    assert all(map(torch.equal, queued, alone))
 
 
 @pytest.mark.gpu
