@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import torch
+
 __all__ = ["is_vision", "loaded_types"]
 
 
@@ -25,10 +27,10 @@ def loaded_types(module: str, *names: str) -> tuple[type, ...]:
 def is_vision(value: Any, *names: str) -> bool:
     """Whether ``value`` has one of these types of ``torchvision.tv_tensors``.
 
-    >>> import torch
     >>> from torchvision import tv_tensors
     >>> mask = tv_tensors.Mask([[0, 1]])
     >>> is_vision(mask, "BoundingBoxes", "Mask"), is_vision(mask.as_subclass(torch.Tensor), "TVTensor")
     (True, False)
     """
-    return isinstance(value, loaded_types("torchvision.tv_tensors", *names))
+    is_plain = type(value) is torch.Tensor  # as most are, and several are asked for in each batch
+    return not is_plain and isinstance(value, loaded_types("torchvision.tv_tensors", *names))
