@@ -7,6 +7,7 @@ compiled, and hands it the arguments.
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ class Launcher:
 
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
+        self._in_order = itemgetter(*kernel.arg_names)
         self._known: dict[tuple[object, ...], Any] = {}
 
     def __call__(self, device: torch.device, grid: Grid, arguments: dict[str, Any], constants: dict[str, Any]) -> None:
@@ -38,8 +40,7 @@ class Launcher:
         kinds = torch.cuda.current_device(), *map(_kind, arguments.values()), *constants.values()
         compiled = self._known.get(kinds)
         if compiled is not None:
-            given = arguments | constants
-            compiled[grid](*(given[name] for name in self._kernel.arg_names))
+            compiled[grid](*self._in_order(arguments | constants))
             return
         if len(self._known) >= MOST_KINDS:
             self._known.clear()
