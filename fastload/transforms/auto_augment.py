@@ -163,7 +163,7 @@ class RandAugment(_AutoAugment):
         )
 
     def sample(self, sizes: torch.Tensor, key: Key) -> Drawn:
-        numbers = key.uniform(len(sizes), 2 * self.num_ops).numpy()
+        numbers = key.numbers(len(sizes), 2 * self.num_ops)
         augmentations = (numbers[:, : self.num_ops] * len(Augmentation)).astype(np.int64)
         magnitudes = self._levels[augmentations, self.magnitude]
         down, right = self._translations(sizes.numpy().T)[:, :, None]
@@ -213,7 +213,7 @@ class TrivialAugmentWide(_AutoAugment):
         return f"TrivialAugmentWide({self.num_magnitude_bins}, {self.interpolation!r}, fill={self.fill})"
 
     def sample(self, sizes: torch.Tensor, key: Key) -> Drawn:
-        operation, strength, sign = key.uniform(len(sizes), 3).numpy().T[:, :, None]
+        operation, strength, sign = key.numbers(len(sizes), 3).T[:, :, None]
         augmentations = (operation * len(Augmentation)).astype(np.int64)
         magnitudes = self._levels[augmentations, (strength * self.num_magnitude_bins).astype(np.int64)]
         return _drawn(augmentations, magnitudes, sign)
@@ -252,7 +252,7 @@ class ThreeAugment(Transform):
 
     def sample(self, sizes: torch.Tensor, key: Key) -> tuple[torch.Tensor, torch.Tensor]:
         """Standard deviations of the blur, float32 (N,), 0 for no blur; and colour operations, float32 (N, S, 2)."""
-        numbers = key.uniform(len(sizes), 2 + self._jitter.numbers).numpy()
+        numbers = key.numbers(len(sizes), 2 + self._jitter.numbers)
         choice = (numbers[:, 0] * len(THREE)).astype(np.int64)
         sigmas = between(numbers[:, 1], *self.sigma) * (choice == len(THREE) - 1)
         ops = np.concatenate([THREE[choice][:, None], self._jitter.ops(numbers[:, 2:])], axis=1)

@@ -51,7 +51,7 @@ class GaussianBlur(Transform):
 
     def sample(self, sizes: torch.Tensor, key: Key) -> torch.Tensor:
         """Standard deviations in pixels, float32 (N,); 0 for images that are not blurred."""
-        numbers = key.uniform(len(sizes), 2).numpy()
+        numbers = key.numbers(len(sizes), 2)
         sigmas = between(numbers[:, 0], *self.sigma) * (numbers[:, 1] < self.p)
         return torch.from_numpy(sigmas.astype(np.float32))
 

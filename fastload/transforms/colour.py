@@ -81,7 +81,7 @@ class ColorJitter(Transform):
 
     def sample(self, sizes: torch.Tensor, key: Key) -> torch.Tensor:
         """Each image's S operations in order, float32 (N, S, 2): code (``Op``) and amount."""
-        drawn = key.uniform(len(sizes), self.uniform_count).numpy()
+        drawn = key.numbers(len(sizes), self.uniform_count)
         ops = self.ops(drawn)
         if self.p < 1:
             ops[drawn[:, self.numbers] >= self.p] = Op.NONE

@@ -66,7 +66,7 @@ class RandomResizedCrop(Transform):
 
     def sample(self, sizes: torch.Tensor, key: Key) -> torch.Tensor:
         """Boxes, int32 (N, 4): top, left, height, width."""
-        numbers, whole = key.uniform(len(sizes), self.uniform_count).numpy().T, sizes.numpy().T
+        numbers, whole = key.numbers(len(sizes), self.uniform_count).T, sizes.numpy().T
         sides = draw_sides(whole, numbers[:-2], self.scale, self.ratio)
         fits = (sides > 0) & (sides <= whole[::-1, None])
         side, found = first_accepted(fits[0] & fits[1], sides)
@@ -148,7 +148,7 @@ class RandomCrop(Transform):
                 f"a crop of {self.size} must fit into the padded image; image {small} is "
                 f"{tuple(padded[small].tolist())} with its padding: pass pad_if_needed=True, or resize it first"
             )
-        start = corners(key.uniform(len(sizes), 2).numpy(), padded - self.size) - before
+        start = corners(key.numbers(len(sizes), 2), padded - self.size) - before
         return _boxes(start, self.size)
 
     def record(self, work: LazyImages, parameters: torch.Tensor) -> None:

@@ -78,7 +78,7 @@ class RandomErasing(Transform):
         return f"RandomErasing({self.p}, {self.scale}, {self.ratio}, {self.value!r})"
 
     def sample(self, sizes: torch.Tensor, key: Key) -> Erasure:
-        numbers, whole = key.uniform(len(sizes), self.uniform_count).numpy().T, sizes.numpy().T
+        numbers, whole = key.numbers(len(sizes), self.uniform_count).T, sizes.numpy().T
         sides = draw_sides(whole, numbers[: 2 * ATTEMPTS], self.scale, self.ratio)
         smaller = sides < whole[:, None]
         size, found = first_accepted(smaller[0] & smaller[1], sides)

@@ -119,11 +119,16 @@ class Key:
 
     def uniform(self, samples: int, count: int = 1) -> torch.Tensor:
         """Numbers in [0, 1), multiples of 2**-32: float64 (samples, count) on the CPU; (samples,) if ``count`` is 1."""
+        return torch.from_numpy(self.numbers(samples, count))
+
+    def numbers(self, samples: int, count: int = 1) -> np.ndarray:
+        """:meth:`uniform` as a NumPy array."""
         numbers = self._drawn.get(self.draw)
         if numbers is None or numbers.shape[1] != samples or len(numbers) < count:
             words = self._words(samples, -(-count // 2), UNIFORM)
             numbers = _numbers(words)
-        return torch.from_numpy(numbers[0] if count == 1 else numbers[:count].T)
+        drawn: np.ndarray = numbers[0] if count == 1 else numbers[:count].T
+        return drawn
 
     def drawn(self, samples: int, counts: Mapping[int, int]) -> Key:
         """The same key with numbers drawn ahead: of each sample so many of :meth:`uniform`'s for each ``draw``.

@@ -44,7 +44,7 @@ class RandomApply(Container):
 
     def sample(self, sizes: torch.Tensor, key: Key) -> Choice:
         """Which images to transform, bool (N,)."""
-        return Choice(key.uniform(len(sizes)).numpy() < self.p, key)
+        return Choice(key.numbers(len(sizes)) < self.p, key)
 
     def record(self, work: LazyImages, parameters: Choice) -> None:
         for transform, key in self._members(parameters.key):

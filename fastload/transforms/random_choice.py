@@ -45,7 +45,7 @@ class RandomChoice(Container):
 
     def sample(self, sizes: torch.Tensor, key: Key) -> Choice:
         """The index of each image's transform, int64 (N,)."""
-        drawn = np.searchsorted(np.cumsum(self.p)[:-1], key.uniform(len(sizes)).numpy(), side="right")
+        drawn = np.searchsorted(np.cumsum(self.p)[:-1], key.numbers(len(sizes)), side="right")
         return Choice(drawn, key)
 
     def record(self, work: LazyImages, parameters: Choice) -> None:

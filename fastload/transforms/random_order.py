@@ -36,7 +36,7 @@ class RandomOrder(Container):
     def sample(self, sizes: torch.Tensor, key: Key) -> Choice:
         """Indices of each image's transforms in order, int64 (N, k)."""
         count = len(self.transforms)
-        return Choice(key.uniform(len(sizes), max(2, count)).numpy()[:, :count].argsort(axis=1), key)
+        return Choice(key.numbers(len(sizes), max(2, count))[:, :count].argsort(axis=1), key)
 
     def record(self, work: LazyImages, parameters: Choice) -> None:
         members = list(self._members(parameters.key))

@@ -30,4 +30,4 @@ class WithProbability(Transform):
 
     def sample(self, sizes: torch.Tensor, key: Key) -> torch.Tensor:
         """Which images to transform, bool (N,), on the CPU."""
-        return torch.from_numpy(key.uniform(len(sizes)).numpy() < self.p)
+        return torch.from_numpy(key.numbers(len(sizes)) < self.p)
