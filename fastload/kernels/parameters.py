@@ -25,9 +25,9 @@ def upload_parameters(device: torch.device, *tensors: torch.Tensor) -> list[torc
     >>> upload_parameters(torch.device("cpu"), torch.arange(3), torch.ones(2))
     [tensor([0, 1, 2]), tensor([1., 1.])]
 
-    Queue the launches that read them on the current stream, before the calling thread's next upload but one: later
-    ones overwrite the memory when the device has done what was queued by then. Each call of PyTorch that this saves
-    takes 3 to 10 µs beside training.
+    Queue the launches that read them on the current stream, before the calling thread's next upload but one of such
+    shapes: later ones overwrite the memory when the device has done what was queued by then. Each call of PyTorch that
+    this saves takes 3 to 10 µs beside training.
     """
     if device.type in STREAMLESS or not tensors:
         return [tensor.to(device) for tensor in tensors]
@@ -94,9 +94,10 @@ def _own_blocks() -> dict[tuple[torch.device, Layout], _Blocks]:
 
 def _blocks_of(device: torch.device, layout: Layout) -> _Blocks:
     own = _own_blocks()
-    found = own.get((device, layout))
+    found = own.pop((device, layout), None)
     if found is None:
         if len(own) >= MOST_LAYOUTS:
-            own.pop(next(iter(own)))
-        found = own[device, layout] = _Blocks(device, layout)
+            own.pop(next(iter(own)))  # the one that was not used for longest
+        found = _Blocks(device, layout)
+    own[device, layout] = found
     return found

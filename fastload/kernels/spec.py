@@ -13,6 +13,7 @@ import torch
 
 __all__ = ["END", "ColourProgram", "Epilogue", "Erase", "Mix", "Op"]
 
+WIDTH = 4  # of a part's list of operations, or a multiple of it
 END = -1  # the code that ends an image's list of operations
 END_ROW = np.array([END, 0], dtype=np.float32).view(np.int64)[0]
 
@@ -54,7 +55,10 @@ class ColourProgram:
 
     @cached_property
     def parts(self) -> list[torch.Tensor]:
-        """Each part's operations, float32 (N, L + 1, 2), L of the longest list: behind each image's stands ``END``."""
+        """Each part's operations, float32 (N, L, 2): behind each image's stands ``END``.
+
+        L is 1 if there are none, else a multiple of ``WIDTH``, so that batches have parameters of few shapes.
+        """
         ops, bounds = self.ops.numpy(), np.ascontiguousarray(self.bounds.numpy().T)
         images, slots = ops.shape[:2]
         # NumPy is fastest along the images. Code and amount are moved as one number.
@@ -63,7 +67,7 @@ class ColourProgram:
         image, parts = np.arange(images), []
         for start, stop in pairwise(bounds):
             longest = int((stop - start).max(initial=0))
-            slot = start + np.arange(longest + 1)[:, None]
+            slot = start + np.arange(-(-(longest + 1) // WIDTH) * WIDTH if longest else 1)[:, None]
             rows = every.ravel().take(np.minimum(slot, slots) * images + image)
             np.copyto(rows, END_ROW, where=slot >= stop)
             parts.append(torch.from_numpy(np.ascontiguousarray(rows.T)[..., None].view(np.float32)))
@@ -128,9 +132,9 @@ class Epilogue:
         previous: statistics that the pass before returned, for the operation of this part that needs them.
         erase: boxes to overwrite, or None.
         mix: images to mix, or None.
-        following: the epilogues of the passes that come after this one, whose parameters are copied to the device
-            along with this one's.
-        moved: the parameters that were copied along with those of an earlier pass, by ``id``.
+        following: the epilogues of the passes that are run right after this one, whose parameters are copied to the
+            device along with this one's.
+        moved: by ``id``, the parameters that an earlier pass has copied along, and where they are on the device.
     """
 
     dtype: torch.dtype = torch.uint8
@@ -144,4 +148,4 @@ class Epilogue:
     erase: Erase | None = None
     mix: Mix | None = None
     following: Sequence[Epilogue] = ()
-    moved: dict[int, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)
+    moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict, compare=False, repr=False)

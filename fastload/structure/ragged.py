@@ -103,7 +103,7 @@ class Ragged:
 @lru_cache(maxsize=64)
 def _layout(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> np.ndarray:
     """The table of a batch, (N, C, H, W), that begins at address 0."""
-    n, _, *size = shape
-    table = np.full((n, COLUMNS), (0, *size, *strides[1:]), dtype=np.int64)
+    n, _, height, width = shape
+    table = np.full((n, COLUMNS), (0, height, width, *strides[1:]), dtype=np.int64)
     table[:, 0] = strides[0] * itemsize * np.arange(n)
     return table

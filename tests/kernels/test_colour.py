@@ -287,6 +287,30 @@ def test_images_of_different_sizes_are_finished_as_the_reference_does(
 
 
 @pytest.mark.parametrize("device", HERE)
+@pytest.mark.parametrize("is_ragged", [False, True])
+def test_parameters_copied_with_an_earlier_pass_are_those_of_the_later_one(device, is_ragged):
+    generator = torch.Generator().manual_seed(0)
+    images = drawn(generator, 4, 3, 20, 30).to(device)
+    images = Ragged.of(list(images)) if is_ragged else images
+    erase, other = (
+        Erase(torch.tensor([[row, 2, 9, 9]] * 4).int(), torch.arange(4), (0.3,) * 3, (0.5,) * 3) for row in (1, 8)
+    )
+    rows = [[(Op.BRIGHTNESS, 0.5), (Op.CONTRAST, 0.7), (Op.INVERT, 0), (Op.AUTOCONTRAST, 0)]] * 4
+    last = Epilogue(dtype=torch.float32, program=program(rows), part=2, erase=erase)
+    middle = replace(last, part=1, statistics=True, erase=None, following=[last], moved={})
+    first = replace(middle, part=0, following=[middle, last], moved={})
+    expected = run(kernel, images, replace(last, moved={}))
+    for _ in range(3):  # the last time, nothing was copied along
+        values, previous = images, None
+        for epilogue in (first, middle, last):
+            values, previous = kernel(values, replace(epilogue, previous=previous))
+        for one, alike in zip(values, expected, strict=True):
+            assert torch.equal(one, alike)
+        kernel(images, Epilogue(dtype=torch.float32, erase=other))
+        assert not any(epilogue.moved for epilogue in (first, middle, last))
+
+
+@pytest.mark.parametrize("device", HERE)
 def test_bytes_are_the_nearest(device):
     images = torch.linspace(0, 1, 3000, device=device).view(1, 3, 20, 50)
     for batch in (images, Ragged.of(images)):

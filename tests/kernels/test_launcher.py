@@ -4,8 +4,9 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from torchvision import tv_tensors
 
-from fastload.kernels.triton.launcher import MOST_KINDS, Launcher
+from fastload.kernels.triton.launcher import MOST_KINDS, Launcher, _kind
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 BLOCK = 32
@@ -59,6 +60,14 @@ def test_each_launch_computes_with_its_own_arguments(device):
                 assert_launches(launch, source, 0.5, (4.0, 5), negate=True)
                 assert_launches(launch, source, 0.5, (4.0, 1), memory[50 : 50 + count])
         assert_launches(launch, memory.double(), 2.0, (0.0, 2))
+
+
+def test_a_tensor_of_another_type_is_of_the_same_kind_and_is_not_kept():
+    plain = torch.zeros(1, 3, 4, 4)
+    for typed in (tv_tensors.Image(plain), torch.nn.Parameter(plain)):
+        assert _kind(typed) == _kind(plain)
+    for other in (plain.double(), plain.flatten()[1:], None):
+        assert _kind(plain) != _kind(other)
 
 
 @pytest.mark.gpu

@@ -143,6 +143,8 @@ def test_several_views_refuse_what_is_beyond_their_limits():
     last = T.Key(place=2**40 - 2).for_views([3, 2], samples=3)
     with pytest.raises(ValueError, match="below 2\\*\\*40; got 1099511627776"):
         last.for_rows(torch.tensor([2, 3])).uniform(2)
+    with pytest.raises(ValueError, match="below 2\\*\\*40; got 1099511627776"):
+        T.Key(place=2**40 - 2).for_rows(torch.tensor([2, 0])).uniform(2)
 
 
 def test_numbers_drawn_ahead_are_those_drawn_one_by_one():

@@ -302,16 +302,17 @@ def _parameters(epilogue: Epilogue) -> dict[str, torch.Tensor]:
 
 
 def _upload(epilogue: Epilogue, device: torch.device, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """``tensors`` on the device: copied with what the passes that follow read, or with those of a pass before."""
-    if epilogue.moved and all(id(tensor) in epilogue.moved for tensor in tensors):
-        return [epilogue.moved[id(tensor)] for tensor in tensors]
-    later = [
-        tensor
-        for following in epilogue.following
-        for tensor in (*_parameters(following).values(), *mix_parameters(following))
-    ]
-    on_device = upload_parameters(device, *tensors, *later)
-    moved = dict(zip(map(id, later), on_device[len(tensors) :], strict=True))
+    """``tensors`` on the device: those that no pass before has copied along, with what the passes that follow read."""
+    before = epilogue.moved.copy()
+    epilogue.moved.clear()  # their memory is used again after this pass
+    missing = [tensor for tensor in tensors if id(tensor) not in before]
+    later = [] if before else [tensor for each in epilogue.following for tensor in _all_parameters(each)]
+    on_device = upload_parameters(device, *missing, *later)
+    moved = {id(tensor): (tensor, there) for tensor, there in zip((*missing, *later), on_device, strict=True)}
     for following in epilogue.following:
         following.moved.update(moved)
-    return on_device[: len(tensors)]
+    return [(before.get(id(tensor)) or moved[id(tensor)])[1] for tensor in tensors]
+
+
+def _all_parameters(epilogue: Epilogue) -> list[torch.Tensor]:
+    return [*_parameters(epilogue).values(), *mix_parameters(epilogue)]

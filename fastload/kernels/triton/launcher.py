@@ -49,9 +49,10 @@ class Launcher:
 
 def _kind(argument: Any) -> object:
     """What Triton may compile for: equal for arguments that one compiled kernel takes."""
-    kind = type(argument)
-    if kind is float:
-        return kind
-    if kind is tuple:
+    if isinstance(argument, float):
+        return float
+    if isinstance(argument, tuple):
         return tuple(map(_kind, argument))
-    return (argument.dtype, argument.data_ptr() % ALIGNMENT == 0) if kind is torch.Tensor else argument
+    if argument is not None and isinstance(argument, torch.Tensor):
+        return argument.dtype, argument.data_ptr() % ALIGNMENT == 0
+    return argument
