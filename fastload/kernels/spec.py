@@ -67,7 +67,8 @@ class ColourProgram:
         image, parts = np.arange(images), []
         for start, stop in pairwise(bounds):
             longest = int((stop - start).max(initial=0))
-            slot = start + np.arange(-(-(longest + 1) // WIDTH) * WIDTH if longest else 1)[:, None]
+            width = -(-(longest + 1) // WIDTH) * WIDTH if longest else 1
+            slot = start + np.arange(width)[:, None]
             rows = every.ravel().take(np.minimum(slot, slots) * images + image)
             np.copyto(rows, END_ROW, where=slot >= stop)
             parts.append(torch.from_numpy(np.ascontiguousarray(rows.T)[..., None].view(np.float32)))

@@ -186,9 +186,9 @@ class Key:
         return random_words(counters, self.seed, (self._streams(kind),), self._which)
 
     def _counters(self, samples: int, words: tuple[int, ...]) -> np.ndarray:
-        """The counter of each word, uint64 (sum of ``words``, samples): each draw's so many words are counted from 0.
+        """The counters of so many words of each draw, uint64 (sum of ``words``, samples).
 
-        A sample has ``NUMBERS`` counters from its place in the epoch times that on.
+        Those of a sample begin at its place in the epoch times ``NUMBERS``, for each draw.
         """
         if self._rows is None:
             last_row, counters = samples - 1, _counters_of(samples, words, self.stride)
@@ -234,10 +234,7 @@ def _own_generator() -> tuple[np.random.Philox, Any, np.random.Generator]:
     return own
 
 
-# A recipe draws the same in each batch of an epoch.
-
-
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=8)  # a recipe draws the same in each batch of an epoch
 def _counters_of(samples: int, words: tuple[int, ...], stride: int) -> np.ndarray:
     """The counters of a batch that begins at place 0."""
     counters: np.ndarray = _counted(words) + np.arange(samples, dtype=np.uint64) * np.uint64(stride * NUMBERS)

@@ -258,12 +258,8 @@ class LazyImages:
         if program is not None and passes > parts:
             bounds = program.bounds.numpy()
             program = ColourProgram(program.ops, torch.from_numpy(np.concatenate([bounds, bounds[:, -1:]], axis=1)))
-        epilogues: tuple[Epilogue, ...] = ()
-        for part in reversed(range(passes)):
-            epilogue = self._epilogue(program, part, final=part == passes - 1, last=last, following=epilogues)
-            epilogues = (epilogue, *epilogues)
         images, previous = self.images, None
-        for part, alone in enumerate(epilogues):
+        for part, alone in enumerate(self._epilogues(program, passes, last=last)):
             epilogue = alone if previous is None else replace(alone, previous=previous)
             if part == 0 and self._geometry is not None:
                 images, previous = self._resample(images, self._geometry, epilogue)
@@ -285,10 +281,17 @@ class LazyImages:
             return None
         return self._mirror(images, mirrored)
 
+    def _epilogues(self, program: ColourProgram | None, passes: int, *, last: bool) -> tuple[Epilogue, ...]:
+        """Those of all passes, but for the statistics that each gets from the pass before."""
+        epilogues: tuple[Epilogue, ...] = ()
+        for part in reversed(range(passes)):
+            one = self._epilogue(program, part, final=part == passes - 1, last=last, following=epilogues)
+            epilogues = (one, *epilogues)
+        return epilogues
+
     def _epilogue(
         self, program: ColourProgram | None, part: int, *, final: bool, last: bool, following: Sequence[Epilogue]
     ) -> Epilogue:
-        """That of a pass, but for the statistics from the pass before."""
         shared: dict[str, Any] = {"program": program, "part": part, "following": following}
         if not final:
             starts = None if program is None else program.bounds.numpy()[:, part + 1 : part + 3]
