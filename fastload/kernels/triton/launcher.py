@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import Any
 
 import torch
+from triton.compiler import CompiledKernel
 
 from fastload.kernels.triton.device import is_nvidia
 
@@ -31,7 +32,7 @@ class Launcher:
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
         self._in_order = itemgetter(*kernel.arg_names)
-        self._known: dict[tuple[object, ...], Any] = {}
+        self._known: dict[tuple[object, ...], CompiledKernel] = {}
 
     def __call__(self, device: torch.device, grid: Grid, arguments: dict[str, Any], constants: dict[str, Any]) -> None:
         if not is_nvidia(device):  # elsewhere Triton may compile for more, such as the sizes of tensors
@@ -42,9 +43,11 @@ class Launcher:
         if compiled is not None:
             compiled[grid](*self._in_order(arguments | constants))
             return
-        if len(self._known) >= MOST_KINDS:
-            self._known.clear()
-        self._known[kinds] = self._kernel[grid](**arguments, **constants)
+        compiled = self._kernel[grid](**arguments, **constants)
+        if isinstance(compiled, CompiledKernel):  # not one that is being compiled, and Triton's interpreter has none
+            if len(self._known) >= MOST_KINDS:
+                self._known.clear()
+            self._known[kinds] = compiled
 
 
 def _kind(argument: Any) -> object:
