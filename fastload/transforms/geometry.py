@@ -103,9 +103,9 @@ class Geometry:
 
     def _before_flip(self, boxes: np.ndarray) -> np.ndarray:
         """Where boxes of the mirrored images lie in the images before that: a window mirrors last."""
-        flips = self.windows[:, FLIP]
-        if not flips.any():
+        if not self.is_flipped:
             return boxes
+        flips = self.windows[:, FLIP]
         sizes = rows_of(self.size, len(boxes)).numpy()
         starts = np.where(flips, sizes - boxes[:, :2] - boxes[:, 2:], boxes[:, :2])
         return np.concatenate([starts, boxes[:, 2:]], axis=1)
