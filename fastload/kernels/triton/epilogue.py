@@ -265,21 +265,21 @@ def epilogue_arguments(
         The epilogue's kernel arguments by name, but for mixing, and ``others`` on the device.
     """
     program, erase, parameters = epilogue.program, epilogue.erase, _parameters(epilogue)
-    on_device = iter(_upload(epilogue, device, [*parameters.values(), *others]))
-    moved = dict(zip(parameters, on_device, strict=False))
+    on_device = _upload(epilogue, device, [*parameters.values(), *others])
+    own, rest = dict(zip(parameters, on_device, strict=False)), on_device[len(parameters) :]
     return {
-        "program": (moved["ops"], parameters["ops"].shape[1]) if "ops" in parameters else None,
+        "program": (own["ops"], parameters["ops"].shape[1]) if "ops" in own else None,
         "previous": epilogue.previous,
         "affine": None if epilogue.scale is None else (epilogue.scale, epilogue.bias),
-        "erase": None if erase is None else (moved["boxes"], erase.scale, erase.bias),
-        "seeds": moved.get("seeds"),
+        "erase": None if erase is None else (own["boxes"], erase.scale, erase.bias),
+        "seeds": own.get("seeds"),
         "statistics": torch.zeros(images, STATISTICS.value, dtype=torch.int64, device=device)
         if epilogue.statistics
         else None,
         "RANGES": epilogue.statistics
         and program is not None
         and bool((program.ops.numpy()[..., 0] == Op.AUTOCONTRAST).any()),
-    }, list(on_device)
+    }, rest
 
 
 def mix_parameters(epilogue: Epilogue) -> list[torch.Tensor]:
