@@ -139,6 +139,7 @@ def settings(device: torch.device) -> dict[str, object]:
         "size": asdict(SIZES.on(device)),
         "ranks": "one process a device on its part of the cores, compiled, DistributedDataParallel",
         "statistics": "of DistributedDataParallel: in the first ten steps only",
+        "buffers": "each rank's own: not sent before each forward pass",
         "workers": "for each rank: reading_workers, or threads of DALI for all of its cores but one",
         "img_per_s": "of all ranks together, in the time of the slowest",
         "wait": "of the rank that waited longest in each step",
