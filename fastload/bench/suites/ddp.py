@@ -1,6 +1,6 @@
 """How close training on several GPUs comes to its speed with data on each of them, when it starts from JPEG files.
 
-One process for each GPU trains ResNet-50 under ``DistributedDataParallel``, on its own part of the cores. The windows
+One process for each GPU trains ResNet-50 under ``DistributedDataParallel``, on its GPU's part of the cores. The windows
 are those of ``jpeg``, of all ranks at once: in every step each rank waits for the gradients of the others, and so for
 the slowest input stage.
 """
@@ -62,7 +62,7 @@ def _rank(
     # A spawned process would spawn its loaders' workers too, which takes each of them seconds of imports.
     multiprocessing.set_start_method(start_method, force=True)
     ranks = RANKS[case]
-    _keep_to_own_cores(rank, ranks)
+    _keep_to_own_cores(rank, max(ranks, torch.accelerator.device_count()))
     device = torch.device(kind)
     if device.type == "cuda":
         device = torch.device(kind, rank)
@@ -108,11 +108,14 @@ def _measure(plan: Plan[JpegSize], root: Path, ranks: int) -> Iterator[list[Row]
             yield jpeg.train_by_turns(plan, windows, plan.subjects, step, variant=variant, ranks=ranks, agreed=agreed)
 
 
-def _keep_to_own_cores(rank: int, ranks: int) -> None:
-    """Leave the other ranks, their workers and decoding threads the other cores; neighbours have neighbouring ones."""
-    if hasattr(os, "sched_setaffinity") and cores() >= ranks:
+def _keep_to_own_cores(rank: int, places: int) -> None:
+    """Leave the other ``places`` the other cores; neighbours have neighbouring ones.
+
+    The host's other GPUs have places too, so that a rank has as many cores however many ranks there are.
+    """
+    if hasattr(os, "sched_setaffinity") and cores() >= places:
         there = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, there[rank * len(there) // ranks : (rank + 1) * len(there) // ranks])
+        os.sched_setaffinity(0, there[rank * len(there) // places : (rank + 1) * len(there) // places])
 
 
 def _reduced(values: Sequence[float], operation: distributed.ReduceOp.RedOpType, device: torch.device) -> list[float]:
@@ -137,7 +140,7 @@ def settings(device: torch.device) -> dict[str, object]:
     return {
         **jpeg.common_settings(device),
         "size": asdict(SIZES.on(device)),
-        "ranks": "one process a device on its part of the cores, compiled, DistributedDataParallel",
+        "ranks": "one process a device, on that device's part of the host's cores, compiled, DistributedDataParallel",
         "statistics": "of DistributedDataParallel: in the first ten steps only",
         "buffers": "each rank's own: not sent before each forward pass",
         "workers": "for each rank: reading_workers, or threads of DALI for all of its cores but one",
