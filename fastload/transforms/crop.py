@@ -75,7 +75,7 @@ class RandomResizedCrop(Transform):
         if not found.all():
             size = np.where(found, size, self._largest(whole))
             start = np.where(found, start, (whole - size) // 2)
-        return torch.from_numpy(np.concatenate([start, size]).T.astype(np.int32, order="C"))
+        return torch.from_numpy(np.concatenate([start, size]).astype(np.int32).T)
 
     def _largest(self, sizes: np.ndarray) -> np.ndarray:
         """Height and width of the largest box in each image whose ratio is allowed, (2, N)."""

@@ -86,7 +86,7 @@ class RandomErasing(Transform):
         erased = found & (numbers[-1] < self.p) & (size > 0).all(0)
         boxes = (np.concatenate([start, size]) * erased).T.astype(np.int32, order="C")
         is_noise = isinstance(self.value, str)
-        seeds = key.integers(len(sizes)) if is_noise else torch.zeros(len(sizes), dtype=torch.int64)
+        seeds = key.integers(len(sizes)) if is_noise else torch.from_numpy(np.zeros(len(sizes), dtype=np.int64))
         return Erasure(torch.from_numpy(boxes), seeds)
 
     def record(self, work: LazyImages, parameters: Erasure) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -152,9 +153,7 @@ class LazyImages:
             )
         if self._normalization is not None or self._mix is not None:
             self.flush()
-        divisor = 1.0 if self.dtype is torch.uint8 else full_scale
-        scale = tuple(1 / (divisor * s) for s in std)
-        bias = tuple(-m / s for m, s in zip(mean, std, strict=True))
+        scale, bias = _affine(mean, std, 1.0 if self.dtype is torch.uint8 else full_scale)
         if self._erase is not None:  # recorded before: the erased values are normalised too
             self._erase = replace(
                 self._erase,
@@ -441,6 +440,14 @@ def one_size(sizes: torch.Tensor) -> Size:
     each = sizes.numpy()
     same = len(each) > 0 and bool((each == each[0]).all())
     return (int(each[0, 0]), int(each[0, 1])) if same else sizes
+
+
+@lru_cache(maxsize=64)
+def _affine(
+    mean: tuple[float, ...], std: tuple[float, ...], divisor: float
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Scale and bias of each channel: ``value * scale + bias`` is ``(value / divisor - mean) / std``."""
+    return tuple(1 / (divisor * s) for s in std), tuple(-m / s for m, s in zip(mean, std, strict=True))
 
 
 def _channels(values: tuple[float, ...], like: int | tuple[float, ...]) -> tuple[float, ...]:

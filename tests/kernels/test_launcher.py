@@ -6,10 +6,11 @@ import triton
 import triton.language as tl
 from torchvision import tv_tensors
 
-from fastload.kernels.triton.launcher import MOST_KINDS, Launcher, _kind
+from fastload.kernels.triton.launcher import MOST_KINDS, Constants, Launcher, _kind
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 BLOCK = 32
+CONSTANTS = {negate: Constants({"block": BLOCK, "negate": negate, "num_warps": 1}) for negate in (False, True)}
 
 
 @triton.jit
@@ -41,8 +42,7 @@ class Counting:
 def assert_launches(launch, source, factor, offsets, other=None, *, negate=False):
     out = torch.full_like(source, torch.nan)
     arguments = {"source": source, "out": out, "count": len(source), "factor": factor, "offsets": offsets}
-    constants = {"block": BLOCK, "negate": negate, "num_warps": 1}
-    launch(source.device, (-(-len(source) // BLOCK), 1, 1), {**arguments, "other": other}, constants)
+    launch(source.device, (-(-len(source) // BLOCK), 1, 1), {**arguments, "other": other}, CONSTANTS[negate])
     expected = source * factor + (0 if other is None else other) + sum(offsets)
     torch.testing.assert_close(out, -expected if negate else expected)
 

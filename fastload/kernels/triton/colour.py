@@ -9,7 +9,7 @@ turn: the partner is usually the image before, whose values are still in registe
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
 
 import torch
 import triton
@@ -28,7 +28,7 @@ from fastload.kernels.triton.epilogue import (
     mix_parameters,
     rounded,
 )
-from fastload.kernels.triton.launcher import Launcher
+from fastload.kernels.triton.launcher import MOST_KINDS, Constants, Launcher
 from fastload.kernels.triton.store import GROUPS, TYPES, store_groups
 from fastload.structure.ragged import Ragged
 
@@ -231,8 +231,7 @@ def _colour_batch(images: torch.Tensor, epilogue: Epilogue) -> tuple[torch.Tenso
     parameters, moved = epilogue_arguments(epilogue, n, images.device, *mix_parameters(epilogue))
     last = not out.is_contiguous()
     group = _group(width, out.itemsize if last else None)
-    groups = PIXELS // group
-    tiles = -(-(height * width // group) // groups)  # triton.cdiv takes 10 times as long
+    tiles = -(-(height * width // group) // (PIXELS // group))  # triton.cdiv takes 10 times as long
     walk = 1 if mix is None else _walk(n * tiles, images.device)
     arguments = {
         "images": images,
@@ -246,18 +245,27 @@ def _colour_batch(images: torch.Tensor, epilogue: Epilogue) -> tuple[torch.Tenso
         **parameters,
         "mix": tuple(moved) or None,
     }
-    constants = {
-        "C": channels,
-        "P": group,
-        "DTYPE": TYPES[out.dtype],
-        "LAST_OUT": last,
-        "COUNT": groups,
-        **LAUNCH,
-        **(MIX_REGISTERS if mix is not None and is_nvidia(images.device) else {}),
-        **pdl_options(images.device),
-    }
+    constants = _batch_constants(channels, group, out.dtype, images.device, last=last, mixes=mix is not None)
     _launch_batch(images.device, (-(-n // walk) * tiles, 1, 1), arguments, constants)
     return out, parameters["statistics"]
+
+
+@lru_cache(maxsize=MOST_KINDS)
+def _batch_constants(
+    channels: int, group: int, dtype: torch.dtype, device: torch.device, *, last: bool, mixes: bool
+) -> Constants:
+    return Constants(
+        {
+            "C": channels,
+            "P": group,
+            "DTYPE": TYPES[dtype],
+            "LAST_OUT": last,
+            "COUNT": PIXELS // group,
+            **LAUNCH,
+            **(MIX_REGISTERS if mixes and is_nvidia(device) else {}),
+            **pdl_options(device),
+        }
+    )
 
 
 def _walk(tiles: int, device: torch.device) -> int:
@@ -280,15 +288,25 @@ def _colour_ragged(images: Ragged, epilogue: Epilogue) -> tuple[torch.Tensor | R
         return outs, None
     parameters, (table, out_table) = epilogue_arguments(epilogue, len(images), images.device, images.table, outs.table)
     tiles = triton.cdiv(int(images.sizes.prod(1).max()), PIXELS)
-    constants: dict[str, Any] = {
-        "C": images.channels,
-        "DTYPE_IN": TYPES[images.dtype],
-        "DTYPE": TYPES[outs.dtype],
-        "LAST_OUT": epilogue.memory_format is torch.channels_last,
-        "BLOCK": PIXELS,
-        **RAGGED_LAUNCH,
-        **pdl_options(images.device),
-    }
+    last = epilogue.memory_format is torch.channels_last
+    constants = _ragged_constants(images.channels, images.dtype, outs.dtype, images.device, last=last)
     arguments = {"images": table, "outs": out_table, "tiles": tiles, **parameters}
     _launch_ragged(images.device, (len(images) * tiles, 1, 1), arguments, constants)
     return outs, parameters["statistics"]
+
+
+@lru_cache(maxsize=MOST_KINDS)
+def _ragged_constants(
+    channels: int, source: torch.dtype, target: torch.dtype, device: torch.device, *, last: bool
+) -> Constants:
+    return Constants(
+        {
+            "C": channels,
+            "DTYPE_IN": TYPES[source],
+            "DTYPE": TYPES[target],
+            "LAST_OUT": last,
+            "BLOCK": PIXELS,
+            **RAGGED_LAUNCH,
+            **pdl_options(device),
+        }
+    )

@@ -5,6 +5,7 @@ Only the latter clips values after each axis.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -14,8 +15,9 @@ from fastload.kernels.spec import Epilogue
 from fastload.kernels.triton import resample_generic, resample_planar
 from fastload.kernels.triton.device import pdl_options
 from fastload.kernels.triton.epilogue import epilogue_arguments
+from fastload.kernels.triton.launcher import MOST_KINDS, Constants, Launcher
 from fastload.kernels.triton.store import store_constants
-from fastload.kernels.triton.table import ImageTable
+from fastload.kernels.triton.table import ImageTable, Side
 from fastload.structure.ragged import Ragged
 
 __all__ = ["resample"]
@@ -37,23 +39,54 @@ def resample(
     check_resample(images, windows, interpolation, epilogue)
     outs = allocate(images, size, epilogue)
     table = ImageTable(images, outs, windows)
-    constants: dict[str, Any] = {
-        "C": images.channels,
-        "FILTER": interpolation,
-        "PADDED": table.is_padded,
-        **store_constants(table, outs),
-        **pdl_options(images.device),
-    }
-    if images.dtype is torch.uint8 and table.layout(0) == "planar" and not clip:
-        launch = resample_planar.launch
-        constants |= resample_planar.constants(table, images.device, interpolation, constants)
-    else:
-        launch = resample_generic.launch
-        constants |= resample_generic.constants(table, images, clip=clip)
+    launch, constants = _compiled_for(
+        table.source,
+        table.target,
+        images.dtype,
+        outs.dtype,
+        images.channels,
+        images.device,
+        interpolation,
+        clip,
+        table.is_padded,
+        resample_planar.has_few_taps(table, interpolation),
+        table.longest_plane >= 2**31,
+    )
     height, width = table.largest_output
-    rows, columns = -(-height // constants["TH"]), -(-width // constants["TW"])  # triton.cdiv takes 10 times as long
+    tile = constants.values
+    rows, columns = -(-height // tile["TH"]), -(-width // tile["TW"])  # triton.cdiv takes 10 times as long
     arguments, (on_device,) = epilogue_arguments(epilogue, len(images), images.device, torch.from_numpy(table.rows))
     for first in range(0, len(images) if rows * columns else 0, MAX_GRID_Z):
         grid = (columns, rows, min(MAX_GRID_Z, len(images) - first))
         launch(images.device, grid, {"table": on_device, "first_image": first, "fill": fill, **arguments}, constants)
     return as_batch(outs), arguments["statistics"]
+
+
+@lru_cache(maxsize=MOST_KINDS)
+def _compiled_for(
+    source: Side,
+    target: Side,
+    source_dtype: torch.dtype,
+    target_dtype: torch.dtype,
+    channels: int,
+    device: torch.device,
+    interpolation: str,
+    clip: bool,
+    padded: bool,
+    few_taps: bool,
+    long_planes: bool,
+) -> tuple[Launcher, Constants]:
+    """The kernel for such images, and the constants that it is compiled for."""
+    shared: dict[str, Any] = {
+        "C": channels,
+        "FILTER": interpolation,
+        "PADDED": padded,
+        **store_constants(target, target_dtype, channels, device),
+        **pdl_options(device),
+    }
+    if source_dtype is torch.uint8 and source.layout == "planar" and not clip:
+        own = resample_planar.constants(source, device, shared, few_taps=few_taps, long_planes=long_planes)
+        return resample_planar.launch, Constants(shared | own)
+    return resample_generic.launch, Constants(
+        shared | resample_generic.constants(source, source_dtype, device, clip=clip)
+    )

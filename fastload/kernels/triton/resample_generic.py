@@ -39,10 +39,9 @@ from fastload.kernels.triton.table import (
     PIXEL,
     ROW,
     WIDTH,
-    ImageTable,
+    Side,
     entry,
 )
-from fastload.structure.ragged import Ragged
 
 __all__ = ["constants", "launch"]
 
@@ -366,23 +365,22 @@ def _dot(a, b, total):
 launch = Launcher(resample_kernel)
 
 
-def constants(table: ImageTable, images: Ragged, *, clip: bool) -> dict[str, Any]:
-    """The kernel's own specialisation constants and launch options."""
-    layout = table.layout(0)
+def constants(source: Side, dtype: torch.dtype, device: torch.device, *, clip: bool) -> dict[str, Any]:
+    """The kernel's own specialisation constants and launch options, for sources of ``dtype`` that lie so."""
     sides = CLIPPED_TILE + CLIPPED_BLOCK if clip else TILE + BLOCK
     return {
-        "SOURCE": TYPES[images.dtype],
-        "DOT": tl.float16 if images.dtype is torch.uint8 else tl.float32,
-        "NVIDIA": is_nvidia(images.device),
-        "LAYOUT": layout,
-        "ALIGNED": 1 if layout == "strided" else _row_alignment(table, layout, images.dtype.itemsize),
+        "SOURCE": TYPES[dtype],
+        "DOT": tl.float16 if dtype is torch.uint8 else tl.float32,
+        "NVIDIA": is_nvidia(device),
+        "LAYOUT": source.layout,
+        "ALIGNED": 1 if source.layout == "strided" else _row_alignment(source, dtype.itemsize),
         "CLIP": clip,
         **dict(zip(("TH", "TW", "BH", "BW"), sides, strict=True)),
         **LAUNCH,
     }
 
 
-def _row_alignment(table: ImageTable, layout: str, itemsize: int) -> int:
+def _row_alignment(source: Side, itemsize: int) -> int:
     """Elements in ``VECTOR_BYTES`` if every row of every image is aligned to that; else 1."""
-    steps = table.bits(0, ROW, CHANNEL) if layout == "planar" else table.bits(0, ROW)
-    return VECTOR_BYTES // itemsize if (table.bits(0, ADDRESS) | steps * itemsize) % VECTOR_BYTES == 0 else 1
+    step = min(source.row, source.channel) if source.layout == "planar" else source.row
+    return VECTOR_BYTES // itemsize if min(source.address, step * itemsize) >= VECTOR_BYTES else 1

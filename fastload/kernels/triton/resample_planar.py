@@ -39,9 +39,9 @@ from fastload.kernels.triton.rows import (
     taps_of,
 )
 from fastload.kernels.triton.store import store
-from fastload.kernels.triton.table import ADDRESS, CHANNEL, COLUMNS, HEIGHT, OUTPUT, ROW, WIDTH, ImageTable, entry
+from fastload.kernels.triton.table import ADDRESS, CHANNEL, COLUMNS, HEIGHT, OUTPUT, ROW, WIDTH, ImageTable, Side, entry
 
-__all__ = ["constants", "launch"]
+__all__ = ["constants", "has_few_taps", "launch"]
 
 TILE = (16, 32)  # rows and columns of a tile of the output
 LAUNCH = {"num_warps": 1, "num_stages": 1}  # a single warp never waits for another
@@ -227,19 +227,28 @@ def _normalizers(extent, band, FILTER: tl.constexpr, DOT: tl.constexpr):
 launch = Launcher(resample_kernel)
 
 
-def constants(table: ImageTable, device: torch.device, interpolation: str, shared: dict[str, Any]) -> dict[str, Any]:
-    """The kernel's own specialisation constants and launch options. ``shared`` are those of both resample kernels."""
+def constants(
+    source: Side, device: torch.device, shared: dict[str, Any], *, few_taps: bool, long_planes: bool
+) -> dict[str, Any]:
+    """The kernel's own specialisation constants and launch options.
+
+    Args:
+        source: how the sources lie in memory.
+        device: of the sources.
+        shared: the constants of both resample kernels.
+        few_taps: as :func:`has_few_taps` says.
+        long_planes: whether a source's plane may span 2**31 elements.
+    """
     options = {
-        "WORDS": table.bits(0, ADDRESS, CHANNEL, ROW) % THREAD_COLUMNS.value == 0,
+        "WORDS": min(source.address, source.channel, source.row) >= THREAD_COLUMNS.value,
         # A 64-bit multiplication takes several instructions.
-        "OFFSETS": tl.int32 if table.longest_plane < 2**31 else tl.int64,
+        "OFFSETS": tl.int64 if long_planes else tl.int32,
         "RUN": _run(shared),
     }
     options |= {"TH": TILE[0], "TW": TILE[1]} | LAUNCH
     if not is_nvidia(device):
         return options | {"CONVERT": "plain"}
-    convert = "half" if _max_taps(table, interpolation) <= MAX_HALF_TAPS else "float"
-    return options | REGISTERS | {"CONVERT": convert}
+    return options | REGISTERS | {"CONVERT": "half" if few_taps else "float"}
 
 
 def _run(shared: dict[str, Any]) -> int:
@@ -249,8 +258,9 @@ def _run(shared: dict[str, Any]) -> int:
     return int(max(shared["GROUP"], 2))
 
 
-def _max_taps(table: ImageTable, interpolation: str) -> int:
-    """The maximum number of source rows that contribute to an output row."""
+def has_few_taps(table: ImageTable, interpolation: str) -> bool:
+    """Whether at most ``MAX_HALF_TAPS`` source rows contribute to an output row."""
     if interpolation == "nearest":
-        return 1
-    return math.ceil(2 * max(table.largest_scale, 1.0) * (2 if interpolation == "bicubic" else 1))
+        return True
+    reach = 2 if interpolation == "bicubic" else 1
+    return math.ceil(2 * max(table.largest_scale, 1.0) * reach) <= MAX_HALF_TAPS

@@ -14,8 +14,7 @@ import triton.language as tl
 
 from fastload.kernels.triton.device import is_nvidia
 from fastload.kernels.triton.epilogue import rounded
-from fastload.kernels.triton.table import ADDRESS, CHANNEL, OUTPUT, PIXEL, ROW, WIDTH, ImageTable
-from fastload.structure.ragged import Ragged
+from fastload.kernels.triton.table import ADDRESS, CHANNEL, OUTPUT, PIXEL, ROW, Side
 
 __all__ = ["GROUPS", "TYPES", "store", "store_constants", "store_groups"]
 
@@ -256,18 +255,15 @@ mov.b32 $1, 0;
 STORE_BFLOAT16, STORE_FLOAT16 = (tl.constexpr(STORE_PAIR.replace("TYPE", kind)) for kind in ("bf16x2", "f16x2"))
 
 
-def store_constants(table: ImageTable, outs: Ragged) -> dict[str, Any]:
+def store_constants(target: Side, dtype: torch.dtype, channels: int, device: torch.device) -> dict[str, Any]:
     """The specialisation constants of :func:`store`: ``TARGET`` to ``PAIRS``."""
-    side, itemsize = OUTPUT.value, outs.dtype.itemsize
-    planar, interleaved = table.layout(side) == "planar", table.is_interleaved(side)
-    row_bits = table.bits(side, WIDTH, ROW)
-    address = table.bits(side, ADDRESS)
-    ends = (row_bits | table.bits(side, CHANNEL)) * itemsize | address | VECTOR_BYTES
-    groups = (group for group in GROUPS[itemsize] if (row_bits | address // itemsize) % group == 0)
+    itemsize, planar, interleaved = dtype.itemsize, target.layout == "planar", target.is_interleaved
+    aligned = min(target.row * itemsize, target.channel * itemsize, target.address, VECTOR_BYTES)
+    groups = (group for group in GROUPS[itemsize] if min(target.row, target.address // itemsize) >= group)
     return {
-        "TARGET": TYPES[outs.dtype],
-        "TARGET_ALIGNED": (ends & -ends) // itemsize if planar else 1,
+        "TARGET": TYPES[dtype],
+        "TARGET_ALIGNED": aligned // itemsize if planar else 1,
         "TARGET_PLANAR": planar,
         "GROUP": next(groups, 0) if interleaved else 0,
-        "PAIRS": is_nvidia(outs.device) and interleaved and itemsize == 2 and outs.channels == PAIR_CHANNELS,
+        "PAIRS": is_nvidia(device) and interleaved and itemsize == 2 and channels == PAIR_CHANNELS,
     }

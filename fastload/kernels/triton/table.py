@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import struct
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ __all__ = [
     "WIDTH",
     "WINDOW",
     "ImageTable",
+    "Side",
     "entry",
     "float_entry",
 ]
@@ -44,7 +46,8 @@ COLUMNS = tl.constexpr(26)
 OUTPUT_BEGINS, WINDOW_BEGINS, FLOATS_BEGIN = OUTPUT.value, WINDOW.value, WINDOW.value + SCALE.value
 SIDES = slice(WINDOW_BEGINS + LENGTH.value, WINDOW_BEGINS + OFFSET.value)
 
-PACKED_CHANNELS = 4  # maximum for "packed"; see ``ImageTable.layout``
+WIDEST = 32  # the largest power of two that launches ask of addresses and strides
+PACKED_CHANNELS = 4  # maximum for "packed"; see ``Side``
 
 
 @triton.jit
@@ -57,6 +60,25 @@ def entry(row, column):
 def float_entry(row, column):
     """An entry that holds the bits of a float32."""
     return entry(row, column).to(tl.float32, bitcast=True)
+
+
+class Side(NamedTuple):
+    """How the sources or the outputs of a launch lie in memory, as far as a kernel is compiled for it.
+
+    Attributes:
+        layout: "planar", "packed" or "strided". Packed images are interleaved, with at most ``PACKED_CHANNELS``
+            channels: with more, ``resample_generic`` would multiply too many zeros.
+        is_interleaved: whether all images have several channels, interleaved without gaps (channels last).
+        address: the largest power of two, up to ``WIDEST``, of which all addresses in bytes are multiples.
+        channel: the same of all strides of channels, in elements.
+        row: the same of all strides of rows; of outputs, of their widths too.
+    """
+
+    layout: str
+    is_interleaved: bool
+    address: int
+    channel: int
+    row: int
 
 
 class ImageTable:
@@ -91,30 +113,26 @@ class ImageTable:
     @property
     def largest_scale(self) -> float:
         """The maximum vertical scale: rows of a box per row of its resized box."""
-        bits: np.float32 = np.int32(self._greatest[WINDOW.value + SCALE.value]).view(np.float32)
-        return float(bits)
+        return float(struct.unpack("f", struct.pack("i", self._greatest[FLOATS_BEGIN]))[0])
 
-    def layout(self, side: int) -> str:
-        """Memory layout of the sources (``side`` 0) or outputs (``side`` ``OUTPUT``): "planar", "packed" or "strided".
+    @property
+    def source(self) -> Side:
+        """How the sources lie in memory."""
+        return self._side(0, self._bits[ROW.value])
 
-        Packed images are interleaved, with at most ``PACKED_CHANNELS`` channels: with more, ``resample_generic`` would
-        multiply too many zeros.
-        """
-        if self._is_all(side + PIXEL.value, 1):
-            return "planar"
-        return "packed" if self.is_interleaved(side) and self._channels <= PACKED_CHANNELS else "strided"
+    @property
+    def target(self) -> Side:
+        """How the outputs lie in memory."""
+        return self._side(
+            OUTPUT_BEGINS, self._bits[OUTPUT_BEGINS + ROW.value] | self._bits[OUTPUT_BEGINS + WIDTH.value]
+        )
 
-    def is_interleaved(self, side: int) -> bool:
-        """Whether all images have several channels, interleaved without gaps (channels last)."""
-        packed = self._is_all(side + CHANNEL.value, 1) and self._is_all(side + PIXEL.value, self._channels)
-        return packed and self._channels > 1
-
-    def bits(self, side: int, *columns: tl.constexpr) -> int:
-        """Bitwise or of all values of these columns, of the sources (``side`` 0) or outputs (``OUTPUT``)."""
-        found = 0
-        for column in columns:
-            found |= self._bits[side + column.value]
-        return found
+    def _side(self, begin: int, row: int) -> Side:
+        address, channel, pixel = begin + ADDRESS.value, begin + CHANNEL.value, begin + PIXEL.value
+        is_interleaved = self._channels > 1 and self._is_all(channel, 1) and self._is_all(pixel, self._channels)
+        packs = is_interleaved and self._channels <= PACKED_CHANNELS
+        layout = "planar" if self._is_all(pixel, 1) else "packed" if packs else "strided"
+        return Side(layout, is_interleaved, _divisor(self._bits[address]), _divisor(self._bits[channel]), _divisor(row))
 
     @property
     def longest_plane(self) -> int:
@@ -124,12 +142,18 @@ class ImageTable:
     @property
     def is_padded(self) -> bool:
         """Whether some box reaches outside of its image, or some output outside of its resized box."""
-        start, length, virtual, offset = (self._pair(WINDOW_BEGINS + column) for column in range(0, 8, 2))
-        source, target = self._pair(HEIGHT.value), self._pair(OUTPUT_BEGINS + HEIGHT.value)
-        first = WINDOW_BEGINS + START.value
-        if min(self._least[first : first + 2] + self._least[first + OFFSET.value : first + OFFSET.value + 2]) < 0:
+        start, length, virtual, offset = range(WINDOW_BEGINS, WINDOW_BEGINS + 8, 2)
+        if min(self._least[start : start + 2] + self._least[offset : offset + 2]) < 0:
             return True
-        return bool((start + length > source).any() or (offset + target > virtual).any())
+        source, target = HEIGHT.value, OUTPUT_BEGINS + HEIGHT.value
+        return self._ends_behind(start, length, source) or self._ends_behind(offset, target, virtual)
+
+    def _ends_behind(self, start: int, length: int, limit: int) -> bool:
+        """Whether ``start + length`` exceeds ``limit`` for some image and axis; each is a pair of columns."""
+        longest, least = self._greatest, self._least
+        if all(longest[start + axis] + longest[length + axis] <= least[limit + axis] for axis in range(2)):
+            return False
+        return bool((self._pair(start) + self._pair(length) > self._pair(limit)).any())
 
     def _is_all(self, column: int, value: int) -> bool:
         return bool(self._least[column] == value == self._greatest[column])
@@ -137,6 +161,12 @@ class ImageTable:
     def _pair(self, column: int) -> np.ndarray[Any, Any]:
         """A column of heights and the next, of widths, or one of y and the next, of x."""
         return self._columns[column : column + 2]
+
+
+def _divisor(bits: int) -> int:
+    """The largest power of two up to ``WIDEST`` that divides all numbers of which this is the bitwise or."""
+    bits |= WIDEST
+    return bits & -bits
 
 
 def _scales(sides: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
