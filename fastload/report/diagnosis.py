@@ -111,8 +111,13 @@ def _of_host(case: Case) -> Verdict:
         "Fewer launches: the step as CUDA graphs by fl.TrainStep(..., graph=True) over fl.PrefetchLoader(static=True), "
         f'see docs/cuda_graphs.md; or torch.compile(model, mode="reduce-overhead"); or larger batches.{found}'
     )
+    buffers = (
+        "model.broadcast_buffers = False behind DistributedDataParallel(...), if the model has batch normalisation: "
+        'else its statistics are sent to all ranks in each step, see "Several GPUs" in docs/train_step.md.'
+    )
     why = f"{ahead}: the GPU waits for work to be launched, and not for input."
-    return Verdict(Bound.HOST, Cause.SLOW_LAUNCHES, why, "", case.most, [change])
+    changes = [change, buffers] if case.setup.ranks > 1 else [change]
+    return Verdict(Bound.HOST, Cause.SLOW_LAUNCHES, why, "", case.most, changes)
 
 
 def _of_compute(case: Case) -> Verdict:

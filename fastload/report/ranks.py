@@ -1,4 +1,4 @@
-"""``gathered``: the stats of all ranks."""
+"""``gathered``: the stats of all ranks; ``rank_count``: how many there are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from torch import distributed
 
 from fastload.stats.stats import Stats
 
-__all__ = ["gathered"]
+__all__ = ["gathered", "rank_count"]
+
+
+def rank_count() -> int:
+    """The number of ranks of ``torch.distributed``; 1 if there is no group.
+
+    >>> rank_count()
+    1
+    """
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
 def gathered(stats: Stats) -> list[Stats]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fastload.environment import cores
+from fastload.report.ranks import rank_count
 from fastload.resume.wrapped_loader import torch_loader_in
 
 __all__ = ["Setup"]
@@ -23,7 +24,8 @@ class Setup:
 
     ``workers`` is None if no ``DataLoader`` is known; ``depth`` None if nothing is prefetched. ``images`` is what the
     images came as: ``"files"``, their dtype, or empty. ``transform`` names where the data set keeps a transform, which
-    runs in the workers. ``shared_memory`` is the size of /dev/shm in bytes, 0 if there is none.
+    runs in the workers. ``shared_memory`` is the size of /dev/shm in bytes, 0 if there is none. ``ranks`` is how many
+    processes train together.
     """
 
     device: str = "cpu"
@@ -37,13 +39,14 @@ class Setup:
     images: str = ""
     transform: str = ""
     shared_memory: int = 0
+    ranks: int = 1
 
     @classmethod
     def of(cls, loader: Any, device: str, depth: int | None = None, images: str = "") -> Setup:
         """The set-up of ``loader``, and what is prefetched from it to ``device``."""
         inner = torch_loader_in(loader)
         if inner is None:
-            return cls(device, cores(), depth=depth, images=images)
+            return cls(device, cores(), depth=depth, images=images, ranks=rank_count())
         return cls(
             device=device,
             cores=cores(),
@@ -56,6 +59,7 @@ class Setup:
             images=images,
             transform=_transform_of(inner.dataset),
             shared_memory=shutil.disk_usage(SHARED_MEMORY).total if SHARED_MEMORY.exists() else 0,
+            ranks=rank_count(),
         )
 
     @property

@@ -212,6 +212,13 @@ def test_a_host_that_is_found_all_over_the_model_is_too_slow():
     assert "CUDA graph" in verdict.changes[0]
 
 
+def test_buffers_sent_in_each_step_are_told_of_where_several_ranks_are_short_of_host_time():
+    alone, together = (on_gpu(lead=0.0001, ranks=ranks) for ranks in (1, 2))
+    assert (alone.cause, together.cause) == (Cause.SLOW_LAUNCHES, Cause.SLOW_LAUNCHES)
+    assert together.changes[: len(alone.changes)] == alone.changes
+    assert "model.broadcast_buffers = False" in together.changes[-1]
+
+
 def test_the_slowest_of_uneven_ranks_is_named():
     def rank(number, stall):
         step = Timing(0.04, 0.04, 0.04, 0.04)
