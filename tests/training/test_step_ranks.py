@@ -105,6 +105,42 @@ def test_gradients_that_are_nan_and_join_are_told_on_all_ranks(tmp_path):
     assert weights == torch.load(tmp_path / "0.pt")[3]
 
 
+def train_with_statistics(rank, home):
+    """Rank by rank other batches, with statistics that rank 0 sends in each step, and with each rank's own."""
+    be_born()
+    distributed.init_process_group("gloo", f"file://{home / 'store'}", rank=rank, world_size=2)
+    batches = torch.randn(4, 16, 4, generator=torch.Generator().manual_seed(rank)).double()
+    states = []
+    for sends in (True, False):
+        torch.manual_seed(0)
+        layers = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)
+        model = DistributedDataParallel(nn.Sequential(*layers).double())
+        model.broadcast_buffers = sends
+        step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), nn.CrossEntropyLoss())
+        for batch in batches:
+            step(batch, torch.arange(16) % 2)
+        states.append(model.module.state_dict())
+    torch.save(states, home / f"{rank}.pt")
+    distributed.destroy_process_group()
+
+
+def test_ranks_that_keep_their_statistics_train_as_those_that_get_rank_0s(tmp_path):
+    processes = [forked.Process(target=train_with_statistics, args=(rank, tmp_path)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+        process.kill()  # if it hangs
+    assert [process.exitcode for process in processes] == [0, 0]
+    (sent, own), (sent_too, own_too) = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    for name, value in sent.items():
+        assert torch.equal(own[name], value)  # all that rank 0 has, and saves
+        if "running" not in name:
+            assert torch.equal(own_too[name], value)
+            assert torch.equal(sent_too[name], value)
+    assert not torch.equal(own["1.running_mean"], own_too["1.running_mean"])
+
+
 @pytest.fixture
 def only_rank(tmp_path):
     distributed.init_process_group("gloo", f"file://{tmp_path / 'store'}", rank=0, world_size=1)
