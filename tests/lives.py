@@ -171,14 +171,19 @@ def live_as_rank(rank: int, ranks: int, home: Path, stop_after: int | None) -> N
     torch.distributed.destroy_process_group()
 
 
-def live_as_ranks(ranks: int, home: Path, stop_after: int | None = None) -> list[tuple[int, int, int]]:
-    """Epoch, sample and augmented pixels of all that the ranks have trained on."""
-    processes = [forked.Process(target=live_as_rank, args=(rank, ranks, home, stop_after)) for rank in range(ranks)]
+def run_ranks(target: Callable[..., None], *arguments, ranks: int = 2, seconds: float = 120, context=forked) -> None:
+    """Run ``target(rank, *arguments)`` in a process for each rank; all must come to their end in time."""
+    processes = [context.Process(target=target, args=(rank, *arguments)) for rank in range(ranks)]
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(seconds)
         process.kill()  # if it hangs
         process.join()
     assert [process.exitcode for process in processes] == [0] * ranks
+
+
+def live_as_ranks(ranks: int, home: Path, stop_after: int | None = None) -> list[tuple[int, int, int]]:
+    """Epoch, sample and augmented pixels of all that the ranks have trained on."""
+    run_ranks(live_as_rank, ranks, home, stop_after, ranks=ranks, seconds=60)
     return [row for rank in range(ranks) for row in torch.load(home / f"rows-{ranks}-{rank}.pt")]

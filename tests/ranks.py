@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastload.training.step import TrainStep
-from tests.lives import be_born, forked
+from tests.lives import be_born, forked, run_ranks
 
 BATCHES, BATCH = 10, 8  # with windows of 4, the last is of 2
 TOLERANCE = {"rtol": 0, "atol": 1e-10}
@@ -127,15 +127,7 @@ def train_as_two_ranks(
 ) -> list[dict]:
     # Forked ones are faster, but CUDA cannot be used in a fork of a process that has asked for its devices.
     context = forked if device_type == "cpu" else multiprocessing.get_context("spawn")
-    arguments = (home, device_type, wrapper, loop, spoilt, on_nonfinite)
-    processes = [context.Process(target=train_as_rank, args=(rank, *arguments)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-        process.kill()  # if it hangs
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0]
+    run_ranks(train_as_rank, home, device_type, wrapper, loop, spoilt, on_nonfinite, context=context)
     return [torch.load(home / f"{rank}.pt", map_location="cpu") for rank in range(2)]
 
 

@@ -26,8 +26,8 @@ def gathered(stats: Stats) -> list[Stats]:
     >>> gathered(Stats()) == [Stats()]
     True
     """
-    if not distributed.is_available() or not distributed.is_initialized():
+    if rank_count() == 1:
         return [stats]
-    found: list[Any] = [None] * distributed.get_world_size()
+    found: list[Any] = [None] * rank_count()
     distributed.all_gather_object(found, stats)
     return found

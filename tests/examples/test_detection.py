@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import distributed
 
-from tests.lives import be_born, forked
+from tests.lives import be_born, run_ranks
 
 coco = pytest.importorskip("coco", exc_type=ImportError)
 pasted = pytest.importorskip("pasted", exc_type=ImportError)
@@ -113,13 +113,7 @@ def print_as_rank(rank: int, home: Path) -> None:
 
 @pytest.mark.long
 def test_ranks_print_the_median_of_the_batches_since_the_last_line_of_the_mean_over_ranks(tmp_path):
-    processes = [forked.Process(target=print_as_rank, args=(rank, tmp_path)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(200)
-        process.kill()  # if it hangs
-        process.join()
+    run_ranks(print_as_rank, tmp_path, seconds=200)
     for rank in range(2):
         first, second = (tmp_path / f"{rank}.txt").read_text().splitlines()
         assert first.startswith("loss 2.0000, loss_mask 0.5000, ")

@@ -14,7 +14,7 @@ from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_320_fpn
 
 import fastload as fl
 from tests.handwritten import TinyNet, make_batches, sgd
-from tests.lives import be_born, forked
+from tests.lives import be_born, run_ranks
 
 on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 
@@ -302,14 +302,7 @@ def evaluate_as_rank(rank, home):
 
 @pytest.mark.long
 def test_ranks_evaluate_their_shares_of_a_sharded_model_and_train_on(tmp_path):
-    processes = [forked.Process(target=evaluate_as_rank, args=(rank, tmp_path)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-        process.kill()  # if it hangs
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0]
+    run_ranks(evaluate_as_rank, tmp_path)
 
     torch.manual_seed(0)
     model, batches = TinyNet(), make_batches(4)

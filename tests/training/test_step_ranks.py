@@ -9,7 +9,7 @@ from torch.distributed.algorithms import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from fastload.training.step import TrainStep
-from tests.lives import be_born, forked
+from tests.lives import be_born, run_ranks
 from tests.ranks import TOLERANCE, train_alone, train_as_two_ranks
 
 on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu(2))])
@@ -90,13 +90,7 @@ def train_unevenly(rank, home):
 
 
 def test_gradients_that_are_nan_and_join_are_told_on_all_ranks(tmp_path):
-    processes = [forked.Process(target=train_unevenly, args=(rank, tmp_path)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-        process.kill()  # if it hangs
-    assert [process.exitcode for process in processes] == [0, 0]
+    run_ranks(train_unevenly, tmp_path)
     for nonfinite, join, gradients, weights in (torch.load(tmp_path / f"{rank}.pt") for rank in range(2)):
         assert nonfinite.startswith("the gradients of update 2 are not finite, though its losses are: batch 2.")
         assert join.startswith("inside Join a step cannot agree with ranks that have no batches left.")
@@ -125,13 +119,7 @@ def train_with_statistics(rank, home):
 
 
 def test_ranks_that_keep_their_statistics_train_as_those_that_get_rank_0s(tmp_path):
-    processes = [forked.Process(target=train_with_statistics, args=(rank, tmp_path)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-        process.kill()  # if it hangs
-    assert [process.exitcode for process in processes] == [0, 0]
+    run_ranks(train_with_statistics, tmp_path)
     (sent, own), (sent_too, own_too) = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     for name, value in sent.items():
         assert torch.equal(own[name], value)  # all that rank 0 has, and saves
