@@ -65,7 +65,7 @@ def with_workers(loader: DataLoader[Any], workers: int) -> DataLoader[Any]:
     )
 
 
-def rate_of(loader: Iterable[Any], seconds: float = SECONDS) -> float:
+def rate_of(loader: Iterable[Any]) -> float:
     """Samples a second from the first batch on, of a loader that nobody trains on."""
     counted, begun = 0, 0.0
     batches = iter(loader)
@@ -76,7 +76,7 @@ def rate_of(loader: Iterable[Any], seconds: float = SECONDS) -> float:
                 begun = now  # workers have started
             else:
                 counted += samples_in(batch)
-            if number and now - begun > seconds:
+            if number and now - begun > SECONDS:
                 break
         _finish()
         return counted / (time.perf_counter() - begun) if counted else 0.0
