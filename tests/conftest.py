@@ -73,6 +73,15 @@ def pytest_unconfigure():
     gc.unfreeze()  # what was frozen is to be taken apart in its order; modules in C complain otherwise
 
 
+@pytest.fixture
+def one_thread():
+    """PyTorch computes on one thread: several add up in another order, and are slow where others use the cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind():
     """G6: no thread or process of a test outlives it."""

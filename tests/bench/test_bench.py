@@ -28,16 +28,8 @@ from tests.native_threads import RESTING
 pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(torch.cuda.is_available(), reason="measures at full size where there is a GPU"),
+    pytest.mark.usefixtures("one_thread"),  # the other cores are for the loaders' workers
 ]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Leave the other cores to the loaders' workers: short measurements are slow if threads outnumber cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

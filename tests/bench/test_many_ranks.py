@@ -18,6 +18,7 @@ from tests.native_threads import RESTING
 
 ROOT = Path(__file__).parents[2]
 ranks = SimpleNamespace(**runpy.run_path(str(ROOT / "benchmarks" / "many_ranks.py")))
+RECORD_BATCHES = ROOT / "benchmarks" / "record_batches.py"
 STEP = 0.04
 STALLS = ranks.Scenario("stalls", stall=0.5)
 
@@ -214,15 +215,24 @@ def test_another_file_is_refused(record, tmp_path):
     assert "many_ranks" in command(record, "--page", page).output
 
 
-@pytest.mark.long
-@pytest.mark.skipif(torch.cuda.is_available(), reason="records at full size where there is a GPU")
-@pytest.mark.parametrize("processes", [1, 2])
-def test_batches_are_recorded(processes, tmp_path):
-    path = tmp_path / "record.json"
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
-    script = ["benchmarks/record_batches.py", f"--out={path}", "--steps=8", "--warm-up=2", "--depth=3"]
+def in_this_process(script, options):
+    done = CliRunner().invoke(runpy.run_path(str(script))["app"], options)
+    assert done.exit_code == 0, done.output
+
+
+def in_two_processes(script, options):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     environment = os.environ | RESTING | {"OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, *launcher, *script], check=True, cwd=ROOT, env=environment, timeout=240)
+    subprocess.run([*launcher, script, *options], check=True, cwd=ROOT, env=environment, timeout=240)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="records at full size where there is a GPU")
+@pytest.mark.parametrize(("run", "processes"), [(in_this_process, 1), (in_two_processes, 2)], ids=["1", "2"])
+def test_batches_are_recorded(run, processes, tmp_path):
+    path = tmp_path / "record.json"
+    run(RECORD_BATCHES, [f"--out={path}", "--steps=8", "--warm-up=2", "--depth=3"])
     record = ranks.Record.read(path)
     assert record.loader.shape == (3, 8)
     assert (record.loader > 0).all()
@@ -237,7 +247,7 @@ REFUSED = [("--model=vgg", "resnet50"), ("--graph", "GPU"), ("--steps=1001", "10
 def test_what_cannot_be_recorded_is_refused(option, told, tmp_path):
     if option == "--graph" and torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    script = runpy.run_path(str(ROOT / "benchmarks" / "record_batches.py"))
+    script = runpy.run_path(str(RECORD_BATCHES))
     refused = CliRunner().invoke(script["app"], [f"--out={tmp_path / 'record.json'}", option])
     assert refused.exit_code == 2
     assert told in refused.output

@@ -26,7 +26,7 @@ from fastload.bench.subjects.workers import READING_WORKERS, decoding_workers
 
 __all__ = ["CASES", "SUITE", "common_settings", "compile_step", "train_by_turns"]
 
-CPU_SIZE = JpegSize("squeezenet1_1", batch=4, rounds=1, steps=1, warm_up=1, settling=1, files=20, side=32)
+CPU_SIZE = JpegSize("squeezenet1_1", batch=4, rounds=1, steps=1, warm_up=1, settling=1, first=2, files=20, side=32)
 CASES = {
     "resnet50_b256": Sizes(JpegSize("resnet50", 256, rounds=6), CPU_SIZE),
     "vit_b16_b128": Sizes(JpegSize("vit_b_16", 128, rounds=8), CPU_SIZE),
