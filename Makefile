@@ -12,6 +12,9 @@ PYTHON ?= python3
 SECONDS ?= 60
 PROCESSES ?= 2
 
+# Tests start hundreds of processes, and each would compile anew what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-long test-integrations test-gpu soak docs lint clean
 
 demo: .venv/demo
