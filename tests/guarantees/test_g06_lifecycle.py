@@ -200,7 +200,7 @@ def test_g06_persistent_workers_have_one_pass_at_a_time():
 
 class Slow(Numbered):
     def __getitem__(self, index):
-        time.sleep(0.3)
+        time.sleep(0.1)
         return super().__getitem__(index)
 
 

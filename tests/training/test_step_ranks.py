@@ -45,6 +45,7 @@ def test_a_window_that_one_rank_has_to_skip_all_ranks_skip(wrapper, device, tmp_
     assert ranks[0]["updates"] == 2
 
 
+@pytest.mark.long
 @on_devices
 def test_all_ranks_raise_at_the_same_update_and_say_whose_loss_it_was(device, tmp_path):
     other, spoilt = train_as_two_ranks(tmp_path, device, "ddp", "epoch", spoilt=5)
@@ -118,6 +119,7 @@ def train_with_statistics(rank, home):
     distributed.destroy_process_group()
 
 
+@pytest.mark.long
 def test_ranks_that_keep_their_statistics_train_as_those_that_get_rank_0s(tmp_path):
     run_ranks(train_with_statistics, tmp_path)
     (sent, own), (sent_too, own_too) = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
