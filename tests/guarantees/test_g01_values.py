@@ -46,7 +46,7 @@ def count_wrong(loader, *, behind: int, habit: str, batches: int = 200) -> int:
     for number in range(batches):
         with torch.cuda.stream(streams[number % len(streams)]):
             images, labels = next(iterator)
-            torch.cuda._sleep(4 * HALF_A_MILLISECOND)  # longer than any host needs for a batch, so the device is late
+            torch.cuda._sleep(4 * HALF_A_MILLISECOND)  # longer than hosts need for a batch: it is late
             if habit == "slices":
                 images = images[3:5]
             wrong[number] = (images != number).any() | (labels != number).any()
