@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import cached_property
-from itertools import pairwise
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -59,20 +58,26 @@ class ColourProgram:
 
         L is 1 if there are none, else a multiple of ``WIDTH``, so that batches have parameters of few shapes.
         """
-        ops, bounds = self.ops.numpy(), np.ascontiguousarray(self.bounds.numpy().T)
+        ops, bounds = self.ops.numpy(), self.bounds.numpy().T.astype(np.int64, order="C")
+        starts, stops = bounds[:-1, None], bounds[1:, None]
+        longest = (stops - starts).max(axis=(1, 2), initial=0).tolist()
         images, slots = ops.shape[:2]
-        # NumPy is fastest along the images. Code and amount are moved as one number.
+        # NumPy is fastest along the images, and on all parts at once. Code and amount are moved as one number.
         every = np.full((slots + 1, images), END_ROW)
         every[:slots] = np.ascontiguousarray(ops).view(np.int64)[..., 0].T
-        image, parts = np.arange(images), []
-        for start, stop in pairwise(bounds):
-            longest = int((stop - start).max(initial=0))
-            width = -(-(longest + 1) // WIDTH) * WIDTH if longest else 1
-            slot = start + np.arange(width)[:, None]
-            rows = every.ravel().take(np.minimum(slot, slots) * images + image)
-            np.copyto(rows, END_ROW, where=slot >= stop)
-            parts.append(torch.from_numpy(np.ascontiguousarray(rows.T)[..., None].view(np.float32)))
-        return parts
+        slot = starts + _slots(max(longest, default=0))
+        place = np.where(slot < stops, slot, slots)
+        place *= images
+        place += np.arange(images)
+        rows = np.ascontiguousarray(every.ravel().take(place).swapaxes(1, 2))
+        parts = torch.from_numpy(rows[..., None].view(np.float32)).unbind()
+        return [part if length else part[:, :1].contiguous() for part, length in zip(parts, longest, strict=True)]
+
+
+@lru_cache(maxsize=16)
+def _slots(longest: int) -> np.ndarray:
+    """Places in a part's list, (L, 1), for so many operations and ``END``."""
+    return np.arange(-(-(longest + 1) // WIDTH) * WIDTH if longest else 1)[:, None]
 
 
 @dataclass(frozen=True)
