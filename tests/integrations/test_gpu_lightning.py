@@ -21,6 +21,8 @@ from fastload.integrations.lightning import Prefetch
 RANKS, BATCH, STEPS, SIZE, CLASSES = 2, 8, 50, 32, 10
 PER_EPOCH = 10  # batches of a rank
 
+Run = tuple[list[list[int]], list[float], torch.Tensor]  # each step's samples and loss, and the weights at the end
+
 
 def augment() -> T.Compose:
     return T.Compose(
@@ -86,15 +88,21 @@ class Network(LightningModule):
         return torch.optim.SGD(self.parameters(), 0.02)
 
 
-def main(device: str, loader: str, home: str) -> None:
-    """One rank of one run, started as torchrun would."""
+def main(device: str, home: str) -> None:
+    """One rank, started as torchrun would: a run with fastload's loader, and one with Lightning's own."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-    seed_everything(0, verbose=False)
     rank = int(os.environ["RANK"])
+    runs = [train(device, home, rank, own=own) for own in (False, True)]
+    (Path(home) / f"{rank}.pickle").write_bytes(pickle.dumps(runs))
+    torch.distributed.destroy_process_group()
+
+
+def train(device: str, home: str, rank: int, *, own: bool) -> Run:
+    """Return what a rank saw of its run."""
+    seed_everything(0, verbose=False)
     data = Images()
     sampler = DistributedSampler(data, RANKS, rank)
-    own = loader == "own"
     batches = DataLoader(data, BATCH, sampler=sampler, collate_fn=HostAugmented(sampler) if own else None)
     network = Network()
     Trainer(
@@ -111,18 +119,18 @@ def main(device: str, loader: str, home: str) -> None:
         enable_model_summary=False,
     ).fit(network, batches)
     weights = torch.cat([each.detach().cpu().flatten() for each in network.parameters()])
-    (Path(home) / f"{loader}{rank}.pickle").write_bytes(pickle.dumps((network.numbers, network.losses, weights)))
-    torch.distributed.destroy_process_group()
+    return network.numbers, network.losses, weights
 
 
-def run(device: str, loader: str, home: Path) -> list[tuple[list[list[int]], list[float], torch.Tensor]]:
+def run(device: str, home: Path) -> list[list[Run]]:
+    """Return each rank's two runs."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     ranks = []
     for rank in map(str, range(RANKS)):
         where = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1"}
-        command = [sys.executable, "-m", "tests.integrations.test_gpu_lightning", device, loader, str(home)]
+        command = [sys.executable, "-m", "tests.integrations.test_gpu_lightning", device, str(home)]
         environment = os.environ | where | {"MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
         ranks.append(subprocess.Popen(command, env=environment, cwd=Path(__file__).parents[2]))
     try:
@@ -130,7 +138,7 @@ def run(device: str, loader: str, home: Path) -> list[tuple[list[list[int]], lis
     finally:
         for each in ranks:
             each.kill()
-    return [pickle.loads((home / f"{loader}{rank}.pickle").read_bytes()) for rank in range(RANKS)]
+    return [pickle.loads((home / f"{rank}.pickle").read_bytes()) for rank in range(RANKS)]
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu(RANKS))])
@@ -143,16 +151,17 @@ def test_fifty_steps_are_those_of_lightnings_own_loader(device, tmp_path):
     which is 1e-4; losses, with gradients of norm near 1, below ten times that. The first
     loss knows no error of weights.
     """
-    ours, theirs = run(device, "fastload", tmp_path), run(device, "own", tmp_path)
-    for (numbers, losses, weights), (wanted, wanted_losses, wanted_weights) in zip(ours, theirs, strict=True):
+    ranks = run(device, tmp_path)
+    for (numbers, losses, weights), (wanted, wanted_losses, wanted_weights) in ranks:
         assert numbers == wanted
         assert len(numbers) == STEPS
         tolerance = 0 if device == "cpu" else 1e-4
         torch.testing.assert_close(losses[0], wanted_losses[0], rtol=0, atol=tolerance / 10)
         torch.testing.assert_close(weights, wanted_weights, rtol=0, atol=tolerance)
         torch.testing.assert_close(losses, wanted_losses, rtol=0, atol=10 * tolerance)
-    assert ours[0][2].equal(ours[1][2])  # the ranks' weights
-    assert ours[0][0] != ours[1][0]
+    (first, _), (second, _) = ranks
+    assert first[2].equal(second[2])  # the ranks' weights
+    assert first[0] != second[0]
 
 
 if __name__ == "__main__":

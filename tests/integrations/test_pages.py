@@ -17,6 +17,7 @@ from tests.native_threads import RESTING
 PAGES = {page.stem: page for page in (Path(__file__).parents[2] / "docs" / "integrations").glob("*.md")}
 IMAGES = 8
 ON_TWO_RANKS = "torchrun"
+AWAKE = {"RAY_worker_niceness": "0"}  # by default the tests beside these leave Ray's workers no processor
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def test_the_program_of_a_page_runs_as_printed_but_for_the_batch_size(folder, pa
     (program,) = re.findall(r"^```python\n(.*?)^```$", PAGES[page].read_text(), re.DOTALL | re.MULTILINE)
     (folder / "train.py").write_text(program.replace("batch_size=64", "batch_size=4"))
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2"] if page == ON_TWO_RANKS else []
-    environment = {**os.environ, **RESTING, "OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled"}
+    environment = {**os.environ, **RESTING, "OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled", **AWAKE}
     ran = subprocess.run(
         [sys.executable, *launcher, "train.py"],
         cwd=folder,
