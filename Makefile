@@ -45,7 +45,7 @@ docs: .venv/docs
 lint: .venv/dev
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
-	.venv/bin/mypy
+	.venv/bin/mypy --num-workers $(PROCESSES)
 	.venv/bin/lint-imports
 
 .venv/%: pyproject.toml .venv/bin/uv
