@@ -44,6 +44,7 @@ if __name__ == "__main__":
 
 
 # In the consumer's step, and waiting for a batch.
+@pytest.mark.long
 @pytest.mark.parametrize(("workers", "times"), variants([0, 2], [(0.0, 60), (0.2, 0)], ways=1))
 def test_g06_an_interrupt_ends_the_process_and_its_workers(tmp_path, workers, times):
     seconds, pause = times
@@ -315,6 +316,7 @@ def test_g06_a_thread_waiting_for_a_batch_is_woken_by_close():
     assert result == ["end"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", count(full=[0, 2], here=[2]))
 def test_g06_the_interpreter_ends_in_the_middle_of_a_pass(workers):
     code = (

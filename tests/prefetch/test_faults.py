@@ -604,6 +604,7 @@ next(batches)
 """
 
 
+@pytest.mark.long
 def test_g06_an_interrupt_of_the_interpreters_end_ends_it_at_once():
     with script(EXITING) as process:
         assert process.stdout.readline() == "here\n"

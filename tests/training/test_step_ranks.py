@@ -90,6 +90,7 @@ def train_unevenly(rank, home):
     distributed.destroy_process_group()
 
 
+@pytest.mark.long
 def test_gradients_that_are_nan_and_join_are_told_on_all_ranks(tmp_path):
     run_ranks(train_unevenly, tmp_path)
     for nonfinite, join, gradients, weights in (torch.load(tmp_path / f"{rank}.pt") for rank in range(2)):
