@@ -8,7 +8,7 @@ import pytest
 
 pytestmark = pytest.mark.long
 
-HOUSE = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[1]
 
 USER = """
 import torch
@@ -43,7 +43,7 @@ def test_batches_keep_their_type(tmp_path):
     pytest.importorskip("mypy")
     (tmp_path / "user.py").write_text(USER)
     # With the options and the cache of `make lint`, which then need not look at PyTorch again.
-    ours = ["--config-file", str(HOUSE / "pyproject.toml"), "--cache-dir", str(HOUSE / ".mypy_cache")]
+    ours = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".mypy_cache")]
     command = [sys.executable, "-m", "mypy", "--strict", *ours, "user.py"]
     checked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "error" not in checked.stdout, checked.stdout
