@@ -9,7 +9,8 @@ import torch
 from fastload.data.encoded import EncodedImages
 from fastload.prefetch.decoded_images import DecodedImages
 from fastload.prefetch.item import Item
-from fastload.streams import side_stream
+from fastload.prefetch.pace import Pace
+from fastload.streams import SideStream, side_stream
 from fastload.transfer.transfer import PinnedFiles, Transfer
 from fastload.transforms import Compose, DecodeJpeg, Key
 from fastload.transforms.batch import Batch
@@ -27,6 +28,7 @@ class DecodeStage:
     def __init__(self, decode: DecodeJpeg, device: torch.device) -> None:
         self._decode = decode
         self.side = side_stream(device)
+        self.pace = Pace() if isinstance(self.side, SideStream) else None  # a CPU that decodes has no better time
         self._transfer = Transfer(self.side)
 
     @classmethod

@@ -107,7 +107,7 @@ def produce(
         pulled: Iterator[Item] = source if source.consumer is None else marking_the_last(source)
         if decode is not None:
             stages.append(Stage(pulled, decode.pin, decode.side, cores, "fastload-pin"))
-            stages.append(Stage(stages[-1], decode.decode, decode.side, cores, "fastload-decode"))
+            stages.append(Stage(stages[-1], decode.decode, decode.side, cores, "fastload-decode", decode.pace))
             pulled = stages[-1]
         clock = source.clock
         clock.keep_time()
