@@ -9,6 +9,8 @@ import importlib.metadata
 import importlib.util
 import os
 import re
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -72,10 +74,16 @@ def pytest_configure(config):
     config.pluginmanager.register(Table())
 
 
+@cache  # it reads the metadata of all that is installed, which takes half a second
+def _packages() -> Mapping[str, list[str]]:
+    """The packages that have each module."""
+    return importlib.metadata.packages_distributions()
+
+
 def _row_of(subject: type[Contract]) -> str:
     """Its name, the version of its library, and how many ranks: "Accelerate 1.15.0, 2 ranks"."""
     name = subject.library.split(".")[0]
-    packages = importlib.metadata.packages_distributions().get(name, [name])
+    packages = _packages().get(name, [name])
     return f"{subject.subject} | {importlib.metadata.version(packages[0])} | {subject.ranks}"
 
 

@@ -15,18 +15,23 @@ from tests.integrations.two_ranks import RANKS, STEPS
 TOLERANCE = {"rtol": 50 * 2**-22, "atol": 50 * 2**-22}
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu(2))])
-@pytest.mark.parametrize("way", ["accelerate", "trainer"])
-def test_samples_losses_and_weights_are_those_of_transforms_on_the_host(way, device, tmp_path):
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu(2))])
+def seen(request, tmp_path_factory) -> list[dict]:
+    """What each rank saw, by way and by whether the transforms were on the device; one pair of processes trains all."""
+    home = tmp_path_factory.mktemp("ranks")
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
-    command = [*launch, "-m", "tests.integrations.two_ranks", way, device, str(tmp_path)]
+    command = [*launch, "-m", "tests.integrations.two_ranks", request.param, str(home)]
     ended = subprocess.run(
         command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=240, check=False
     )
     assert ended.returncode == 0, ended.stderr[-4000:]
-    for rank in range(RANKS):
-        both = torch.load(tmp_path / f"{rank}.pt")
-        host, fast = both[False], both[True]
+    return [torch.load(home / f"{rank}.pt") for rank in range(RANKS)]
+
+
+@pytest.mark.parametrize("way", ["accelerate", "trainer"])
+def test_samples_losses_and_weights_are_those_of_transforms_on_the_host(way, seen):
+    for rank in seen:
+        host, fast = rank[way, False], rank[way, True]
         assert fast["numbers"] == host["numbers"]
         assert len(fast["losses"]) == STEPS
         torch.testing.assert_close(torch.tensor(fast["losses"]), torch.tensor(host["losses"]), **TOLERANCE)

@@ -1,7 +1,7 @@
 """50 steps on two ranks: fastload's transforms on the device, and the same ones on the host, of the framework's loader.
 
-``python -m torch.distributed.run --nproc-per-node 2 -m tests.integrations.two_ranks accelerate cpu HOME`` trains both
-ways, with Accelerate or Hugging Face's ``trainer``, and writes what each rank saw to ``HOME``.
+``python -m torch.distributed.run --nproc-per-node 2 -m tests.integrations.two_ranks cpu HOME`` trains both, with
+Accelerate and with Hugging Face's ``Trainer``, and writes what each rank saw to ``HOME``.
 """
 
 from __future__ import annotations
@@ -140,16 +140,16 @@ def with_trainer(device: str, home: str, *, fast: bool) -> dict[str, Any]:
     return model.seen | {"weights": {name: value.cpu() for name, value in model.network.state_dict().items()}}
 
 
-WAYS = {"accelerate": with_accelerate, "trainer": with_trainer}
+TRAINERS = {"accelerate": with_accelerate, "trainer": with_trainer}
 
 
-def main(way: str, device: str, home: str) -> None:
+def main(device: str, home: str) -> None:
     if device == "cuda":
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     torch.use_deterministic_algorithms(True)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    both = {fast: WAYS[way](device, home, fast=fast) for fast in (False, True)}
-    torch.save(both, Path(home) / f"{os.environ['RANK']}.pt")
+    seen = {(way, fast): train(device, home, fast=fast) for way, train in TRAINERS.items() for fast in (False, True)}
+    torch.save(seen, Path(home) / f"{os.environ['RANK']}.pt")
 
 
 if __name__ == "__main__":
