@@ -179,6 +179,7 @@ def test_an_interrupt_within_a_move_gives_all_cores_back(cores_off, monkeypatch)
 
 
 @moves
+@pytest.mark.long
 def test_the_environment_turns_it_off(cores_off, last, tmp_path):
     assert cores_off._serving == {last}
     program = (

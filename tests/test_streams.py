@@ -96,6 +96,7 @@ streams._spare_events[Event, 0, False].append(Event())
 """
 
 
+@pytest.mark.long
 def test_the_end_of_a_process_destroys_no_event():
     done = subprocess.run([sys.executable, "-c", AT_ITS_END], capture_output=True, text=True, check=True)
     assert done.stdout == ""

@@ -188,6 +188,7 @@ def command(*arguments):
     return CliRunner().invoke(ranks.app, [*map(str, arguments), "--ranks", "1", "--ranks", "8", "--depths", "2"])
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few")
 def test_the_tables_go_into_a_page(record, tmp_path):
     page, plot = tmp_path / "page.md", tmp_path / "shares.png"

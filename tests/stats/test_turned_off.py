@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import torch, fastload as fl
 loader = fl.PrefetchLoader(torch.utils.data.DataLoader(torch.arange(6.0), batch_size=2), device="cpu")
@@ -13,6 +15,7 @@ print(loader.report(show=False))
 """
 
 
+@pytest.mark.long
 def test_batches_come_and_a_report_says_that_nothing_is_known_of_them():
     environment = {**os.environ, "FASTLOAD_CLOCK": "off"}
     run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, env=environment)
@@ -21,6 +24,7 @@ def test_batches_come_and_a_report_says_that_nothing_is_known_of_them():
     assert "FASTLOAD_CLOCK is off" in run.stdout
 
 
+@pytest.mark.long
 def test_the_doctor_says_that_nothing_is_measured():
     environment = {**os.environ, "FASTLOAD_CLOCK": "0"}
     doctor = [sys.executable, "-m", "fastload", "doctor", "tests"]
