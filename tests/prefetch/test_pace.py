@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fastload.interrupts import interrupt_cores
 from fastload.prefetch.decode_ahead import DecodeStage
 from fastload.prefetch.item import Item
-from fastload.prefetch.pace import MOST, SEEN, Pace
+from fastload.prefetch.pace import KEPT, MOST, SEEN, Pace
 from fastload.prefetch.stage import Stage
 from fastload.stats.batch_times import BatchTimes, Span
 from fastload.streams import side_stream
@@ -52,9 +52,9 @@ def test_it_does_not_rest_longer_because_files_came_late():
     assert decoder.batches(3, work=0.01, pinned_after=0.025) == [0.0] * 3
 
 
-@pytest.mark.parametrize(("work", "share"), [(0.019, MOST - 1 / 32 - 1 / 160), (0.025, 0.0), (0.039, 0.0), (0.05, 0.0)])
+@pytest.mark.parametrize(("work", "share"), [(0.475, 1 - 0.475 - KEPT), (0.6, 0.0), (0.99, 0.0), (1.25, 0.0)])
 def test_it_rests_no_longer_than_it_has_time_to_spare(work, share):
-    assert Decoder().batches(3 * SEEN, work)[-1] == pytest.approx(share * STEP)
+    assert Decoder().batches(3 * SEEN, work * STEP)[-1] == pytest.approx(share * STEP)
 
 
 def test_where_a_batch_was_late_it_takes_the_next_ones_at_once():
