@@ -78,16 +78,22 @@ class RandomErasing(Transform):
         return f"RandomErasing({self.p}, {self.scale}, {self.ratio}, {self.value!r})"
 
     def sample(self, sizes: torch.Tensor, key: Key) -> Erasure:
-        numbers, whole = key.numbers(len(sizes), self.uniform_count).T, sizes.numpy().T
+        numbers = key.numbers(len(sizes), self.uniform_count).T
+        chosen = np.flatnonzero(numbers[-1] < self.p)
+        boxes = np.zeros((len(sizes), 4), dtype=np.int32)
+        boxes[chosen] = self._boxes(sizes.numpy().T.take(chosen, axis=1), numbers.take(chosen, axis=1)).T
+        is_noise = isinstance(self.value, str)
+        seeds = key.integers(len(sizes)) if is_noise else torch.from_numpy(np.zeros(len(sizes), dtype=np.int64))
+        return Erasure(torch.from_numpy(boxes), seeds)
+
+    def _boxes(self, whole: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """A box in each image of these heights and widths, int64 (4, N); all 0 where none fits."""
         sides = draw_sides(whole, numbers[: 2 * ATTEMPTS], self.scale, self.ratio)
         smaller = sides < whole[:, None]
         size, found = first_accepted(smaller[0] & smaller[1], sides)
         start = corners(numbers[-3:-1], whole - size)
-        erased = found & (numbers[-1] < self.p) & (size > 0).all(0)
-        boxes = (np.concatenate([start, size]) * erased).T.astype(np.int32, order="C")
-        is_noise = isinstance(self.value, str)
-        seeds = key.integers(len(sizes)) if is_noise else torch.from_numpy(np.zeros(len(sizes), dtype=np.int64))
-        return Erasure(torch.from_numpy(boxes), seeds)
+        boxes: np.ndarray = np.concatenate([start, size]) * (found & (size > 0).all(0))
+        return boxes
 
     def record(self, work: LazyImages, parameters: Erasure) -> None:
         noise, value = ((1.0,), (0.0,)) if isinstance(self.value, str) else ((0.0,), self.value)
