@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from fastload.kernels.spec import Epilogue, Op
+from fastload.kernels.spec import END, Epilogue, Op
 from fastload.structure.ragged import Ragged
 
 __all__ = [
@@ -148,7 +148,8 @@ def _check_channels(epilogue: Epilogue, channels: int) -> None:
 def _needs_statistics(epilogue: Epilogue) -> bool:
     if epilogue.program is None:
         return False
-    return bool((epilogue.program.parts[epilogue.part].numpy()[..., 0] >= Op.CONTRAST).any())
+    codes = epilogue.program.parts[epilogue.part].numpy()[..., 0]
+    return bool(codes.max(initial=END) >= float(Op.CONTRAST))
 
 
 def _join(allowed: tuple[object, ...]) -> str:

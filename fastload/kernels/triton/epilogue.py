@@ -278,7 +278,7 @@ def epilogue_arguments(
         else None,
         "RANGES": epilogue.statistics
         and program is not None
-        and bool((program.ops.numpy()[..., 0] == Op.AUTOCONTRAST).any()),
+        and bool((program.ops.numpy()[..., 0] == float(Op.AUTOCONTRAST)).any()),
     }, rest
 
 
