@@ -27,7 +27,8 @@ class Pace:
     0.02
 
     Training takes a batch when a step begins, and then the thread is free. Decoding on the GPU slows training down less
-    half a step later: by 1.6 to 1.9% instead of 2.2 to 2.5% with ResNet-50 (docs/notes/jpeg-engines.md).
+    half a step later: with ResNet-50, by turns on two hosts, by 1.6 to 1.9% instead of 2.2 to 2.5%
+    (docs/notes/jpeg-engines.md).
 
     The thread rests out of time that it has to spare: out of each of the last batches, that in which its finished batch
     waited for training. So there is no rest where training waits, nor where decoding takes most of a step.

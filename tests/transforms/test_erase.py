@@ -62,6 +62,14 @@ def test_draws_follow_the_sample_and_the_probability():
     assert_share(RandomErasing(0.3).sample(sizes(20_000, 64, 64), KEY).boxes[:, 2] > 0, 0.3)
 
 
+@given(p=st.floats(0, 1), each=st.lists(st.tuples(st.integers(1, 500), st.integers(1, 500)), min_size=1, max_size=40))
+def test_the_probability_decides_which_images_are_erased_and_not_where(p, each):
+    every = RandomErasing(1.0).sample(torch.tensor(each), KEY).boxes
+    some = RandomErasing(p).sample(torch.tensor(each), KEY).boxes
+    erased = KEY.uniform(len(each), RandomErasing.uniform_count)[:, -1] < p
+    assert torch.equal(some, every * erased[:, None])
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("value", [0.0, 3, (0.5, -1, 2)])
 @examples(full=500, here=100)
