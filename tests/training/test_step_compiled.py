@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch._inductor.utils import fresh_cache
 
 import fastload as fl
 from tests.handwritten import SmallNet, TinyNet, adamw, assert_same_weights, halving, handwritten, make_batches
@@ -18,10 +17,8 @@ pytestmark = pytest.mark.usefixtures("repeatable")
 
 
 @pytest.fixture(autouse=True)
-def compiled_in_this_test():
-    """Each test compiles what it needs: kernels chosen by another process at the same time may add in another order."""
-    with fresh_cache():
-        yield
+def nothing_compiled_is_left():
+    yield
     torch.compiler.reset()
 
 
