@@ -9,7 +9,11 @@ A table stands on the lines between these two marks; ``key=value,value`` selects
     <!-- end -->
 
 Results of further machines lie in benchmarks/results/hosts/, numbered where they have the same GPU. ``hosts/jpeg`` in a
-mark names them.
+mark names them. A table of hosts has them in the order in which they were measured, a line for each subject, and a
+column for each ``case/variant:column``:
+
+    <!-- hosts: jpeg subject=fastload,dali_crop resnet50_b256/ordinary:ratio_to_limit loader:loader_img_per_s -->
+    <!-- end -->
 
 A figure stands within a sentence. Its mark names suite, case (``case/variant`` where there are variants), subject and
 column, and the figure is that of the table's cell, without its spread. Of further machines it is lowest and highest:
@@ -21,17 +25,20 @@ column, and the figure is that of the table's cell, without its spread. Of furth
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fastload.bench import SUITES, Result, layout
-from fastload.bench.harness.row import Row
 from fastload.bench.harness.table import HEADINGS
 
-TABLE = re.compile(r"^<!-- table: ([^\n]+) -->\n(?:.*?\n)??<!-- end -->$", re.DOTALL | re.MULTILINE)
+TABLE, HOSTS = (
+    re.compile(rf"^<!-- {kind}: ([^\n]+) -->\n(?:.*?\n)??<!-- end -->$", re.DOTALL | re.MULTILINE)
+    for kind in ("table", "hosts")
+)
+HOSTS_MARK = re.compile(r"(\S+) subject=(\S+)((?: [^\s:]+:[^\s:]+)+)")
 FIGURE = re.compile(r"<!-- figure: ([^\n]+?) -->[^\n]*?<!-- end -->")
 FIGURE_NAMES = 4  # suite, case, subject, column
 
@@ -58,6 +65,7 @@ def main(
         text = page.read_text()
         try:
             drawn = TABLE.sub(_filled(_table, results), text)
+            drawn = HOSTS.sub(_filled(_hosts, results), drawn)
             drawn = FIGURE.sub(_filled(_figure, results), drawn)
         except MarkError as error:
             typer.echo(f"{page}: {error}", err=True)
@@ -96,19 +104,44 @@ def _figure(mark: str, results: Path) -> str:
     if len(names := mark.split()) != FIGURE_NAMES:
         raise MarkError(f"a figure's mark has suite, case, subject and column; got {mark!r}")
     suite, case, subject, column = names
-    case, _, variant = case.partition("/")
-    wanted = {"case": [case], "subject": [subject]} | ({"variant": [variant]} if variant else {})
+    wanted = _wanted(case, subject)
     is_of_hosts = suite.startswith("hosts/")
-    measured = [each for each in _results(suite, results) if not is_of_hosts or _rows(each, wanted)]
-    found = [layout(_selected(result, wanted, mark)) for result in measured]
-    heading = HEADINGS.get(column, column)
-    cells = [
-        line[table.headings.index(heading)] for table in found for line in table.lines if heading in table.headings
-    ]
+    measured = [each for each in _results(suite, results) if not is_of_hosts or _chosen(each, wanted).rows]
+    cells = [cell for result in measured for cell in _column(_selected(result, wanted, mark), column)]
     if not all(cells) or (not cells if is_of_hosts else len(cells) != 1):
         raise MarkError(f"{mark!r} must name one figure of one result file; found {len(cells)}: {', '.join(cells)}")
     figures = sorted((cell.partition(" ± ")[0] for cell in cells), key=lambda figure: float(figure.replace(",", "")))
     return " to ".join(dict.fromkeys((figures[0], figures[-1])))
+
+
+def _hosts(mark: str, results: Path) -> str:
+    """Return one table of all further machines, with what each has of the mark's subjects and columns."""
+    if (parts := HOSTS_MARK.fullmatch(mark)) is None:
+        raise MarkError(f"a mark of hosts has suite, subject=..., and case:column for each column; got {mark!r}")
+    suite, names, columns = parts[1], parts[2].split(","), parts[3].split()
+    places = [column.split(":") for column in columns]
+    measured = sorted(_results(f"hosts/{suite}", results), key=lambda result: result.meta["timestamp_utc"])
+    lines = [
+        [
+            f"{number}: {_machine(result.meta)}; {_commit(result.meta)}" if name == names[0] else "",
+            name,
+            *(", ".join(_column(_chosen(result, _wanted(case, name)), column)) for case, column in places),
+        ]
+        for number, result in enumerate(measured, start=1)
+        for name in names
+    ]
+    if empty := [column for place, column in enumerate(columns, start=2) if not any(line[place] for line in lines)]:
+        raise MarkError(f"no host has {', '.join(empty)} of {mark!r}")
+    headings = ["host", "subject", *(f"{case.replace('/', ', ')}: {HEADINGS.get(name, name)}" for case, name in places)]
+    versions = ", ".join(dict.fromkeys(each for result in measured for each in _versions(result.meta)))
+    runs = _counts(row["runs"] for result in measured for row in result.rows)
+    return "\n" + "\n".join([*_lines(headings, 2, lines), "", f"{versions}. {_median_of(runs)}."]) + "\n"
+
+
+def _wanted(case: str, subject: str) -> dict[str, list[str]]:
+    """Return what a row must have; ``case`` may name a variant behind a slash."""
+    case, _, variant = case.partition("/")
+    return {"case": [case], "subject": [subject]} | ({"variant": [variant]} if variant else {})
 
 
 def _results(named: str, results: Path) -> list[Result]:
@@ -123,41 +156,63 @@ def _results(named: str, results: Path) -> list[Result]:
 
 
 def _selected(result: Result, wanted: dict[str, list[str]], mark: str) -> Result:
-    if not (rows := _rows(result, wanted)):
+    if not (chosen := _chosen(result, wanted)).rows:
         raise MarkError(f"no row of {result.suite} is {mark!r}")
+    return chosen
+
+
+def _chosen(result: Result, wanted: dict[str, list[str]]) -> Result:
+    rows = [row for row in result.rows if all(row.get(key) in values for key, values in wanted.items())]
     rows.sort(key=lambda row: [values.index(row[key]) for key, values in wanted.items()])
     return Result(result.suite, result.meta, rows)
 
 
-def _rows(result: Result, wanted: dict[str, list[str]]) -> list[Row]:
-    return [row for row in result.rows if all(row.get(key) in values for key, values in wanted.items())]
+def _column(result: Result, column: str) -> list[str]:
+    """Return the cells of a column; none if the result has no such column."""
+    table, heading = layout(result), HEADINGS.get(column, column)
+    return [line[table.headings.index(heading)] for line in table.lines if heading in table.headings]
 
 
 def _markdown(result: Result) -> str:
     table = layout(result)
-    rule = [":---" if number < table.names else "---:" for number in range(len(table.headings))]
-    lines = ["| " + " | ".join(cells) + " |" for cells in (table.headings, rule, *table.lines)]
-    return "\n".join([*lines, "", _caption(result)])
+    return "\n".join([*_lines(table.headings, table.names, table.lines), "", _caption(result)])
+
+
+def _lines(headings: list[str], names: int, lines: list[list[str]]) -> list[str]:
+    rule = [":---" if number < names else "---:" for number in range(len(headings))]
+    return ["| " + " | ".join(cells) + " |" for cells in (headings, rule, *lines)]
 
 
 def _caption(result: Result) -> str:
     meta = result.meta
-    counts = [row["runs"] for row in result.rows]
-    runs = " to ".join(map(str, sorted({min(counts), max(counts)})))
-    commit = meta["git_commit"][:10] + (" with uncommitted changes" if meta["git_dirty"] else "")
-    versions = ", ".join(f"{name} {version}" for name, version in meta["peers"].items())
+    runs = _counts(row["runs"] for row in result.rows)
     seeds = any("std" in row for row in result.rows)
-    figures = (
-        f"Mean of {runs} seeds ± standard deviation"
-        if seeds
-        else f"Median of {runs} runs ± half the interquartile range"
-    )
+    figures = f"Mean of {runs} seeds ± standard deviation" if seeds else _median_of(runs)
+    fastload = f"fastload {meta['fastload']} ({_commit(meta)})"
     missing = f" Not installed: {', '.join(meta['missing'])}." if meta["missing"] else ""
-    return (
-        f"{meta['device']}, {meta['cpu_count']} cores, {meta['timestamp_utc'][:10]}; fastload {meta['fastload']} "
-        f"({commit}), torch {meta['torch']}, torchvision {meta['torchvision']}{', ' if versions else ''}{versions}. "
-        f"{figures}.{missing}"
-    )
+    return f"{_machine(meta)}; {', '.join([fastload, *_versions(meta)])}. {figures}.{missing}"
+
+
+def _counts(runs: Iterable[int]) -> str:
+    counts = sorted(runs)
+    return " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+
+
+def _median_of(runs: str) -> str:
+    return f"Median of {runs} runs ± half the interquartile range"
+
+
+def _machine(meta: Mapping[str, Any]) -> str:
+    return f"{meta['device']}, {meta['cpu_count']} cores, {meta['timestamp_utc'][:10]}"
+
+
+def _commit(meta: Mapping[str, Any]) -> str:
+    return f"{meta['git_commit'][:10]}{' with uncommitted changes' if meta['git_dirty'] else ''}"
+
+
+def _versions(meta: Mapping[str, Any]) -> list[str]:
+    own = {"torch": meta["torch"], "torchvision": meta["torchvision"]}
+    return [f"{name} {version}" for name, version in (own | meta["peers"]).items()]
 
 
 if __name__ == "__main__":

@@ -37,7 +37,8 @@ ROWS = [
 # times the floor. A figure that has no file, such as one measured by others, has two decimals and its source.
 SPEED = re.compile(r"\b\d+\.\d{3}\b|\d[\d,.]* (?:img/s|µs|times the floor)")
 HELD = re.compile(
-    r"^<!-- table: .*?^<!-- end -->$|<!-- figure: .*?<!-- end -->|^```.*?^```$|`[^`\n]+`", re.DOTALL | re.MULTILINE
+    r"^<!-- (?:table|hosts): .*?^<!-- end -->$|<!-- figure: .*?<!-- end -->|^```.*?^```$|`[^`\n]+`",
+    re.DOTALL | re.MULTILINE,
 )
 PAGE = "# Speed\n\n<!-- table: resident -->\nold\n<!-- end -->\n\nMore text.\n"
 
@@ -141,9 +142,40 @@ def test_a_figure_of_further_machines_is_the_lowest_and_the_highest(project):
     assert (project / "README.md").read_text() == mark.format("a", "990 to 1,100") + mark.format("other", "1.000")
 
 
+def test_hosts_stand_in_one_table_in_the_order_in_which_they_were_measured(project):
+    row = {"case": "a", "variant": "x", "subject": "c", "metric": "us", "median": 990.0, "iqr": 4.0, "runs": 3}
+    other = {**row, "subject": "d", "median": 1100.0, "runs": 5}
+    alone = {**row, "case": "b", "metric": "loader_img_per_s", "median": 7.0, "iqr": 0.0}
+    hosts = project / "benchmarks" / "results" / "hosts"
+    hosts.mkdir()
+    for host, day, found in ("1", "03", [row]), ("2", "01", [row, other]), ("10", "02", [other, alone]):
+        meta = {**META, "timestamp_utc": f"2030-01-{day}T03:04:05Z", "git_dirty": host == "1"}
+        content = {"suite": "kernels", "meta": meta, "rows": found}
+        (hosts / f"kernels--nvidia-h200-{host}.json").write_text(json.dumps(content))
+    mark = "<!-- hosts: kernels subject=c,d a/x:us b:loader_img_per_s -->\n"
+    (project / "README.md").write_text(f"{mark}<!-- end -->\n")
+    assert tables("--root", project).exit_code == 0
+    assert (project / "README.md").read_text() == (
+        f"{mark}| host | subject | a, x: µs | b: img/s, loader alone |\n"
+        "| :--- | :--- | ---: | ---: |\n"
+        "| 1: NVIDIA H200, 16 cores, 2030-01-01; 0123456789 | c | 990 ± 2 |  |\n"
+        "|  | d | 1,100 ± 2 |  |\n"
+        "| 2: NVIDIA H200, 16 cores, 2030-01-02; 0123456789 | c |  | 7.000 |\n"
+        "|  | d | 1,100 ± 2 |  |\n"
+        "| 3: NVIDIA H200, 16 cores, 2030-01-03; 0123456789 with uncommitted changes | c | 990 ± 2 |  |\n"
+        "|  | d |  |  |\n\n"
+        "torch 2.11.0, torchvision 0.26.0, timm 1.0.29. Median of 3 to 5 runs ± half the interquartile range.\n"
+        "<!-- end -->\n"
+    )
+    assert tables("--root", project, "--check").exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("mark", "error"),
     [
+        ("hosts: resident resnet18_b512:img_per_s", "a mark of hosts has suite, subject=..., and case:column"),
+        ("hosts: resident subject=fastload", "a mark of hosts has suite, subject=..., and case:column"),
+        ("hosts: resident subject=fastload a:us b:us", "no host has a:us, b:us of"),
         ("figure: hosts/resident resnet18_b512 fastload img_per_s", "must name one figure of one result file; found 0"),
         ("figure: resident resnet18_b512 fastload speed", "must name one figure of one result file; found 0"),
         ("figure: resident resnet18_b512 nobody img_per_s", "no row of resident is"),
@@ -154,7 +186,7 @@ def test_a_figure_of_further_machines_is_the_lowest_and_the_highest(project):
 )
 def test_a_mark_that_the_files_cannot_serve_is_refused(project, mark, error):
     (project / "README.md").write_text(
-        f"<!-- {mark} -->\n<!-- end -->\n" if "table" in mark else f"<!-- {mark} --><!-- end -->"
+        f"<!-- {mark} --><!-- end -->" if mark.startswith("figure") else f"<!-- {mark} -->\n<!-- end -->\n"
     )
     outcome = tables("--root", project)
     assert outcome.exit_code == 2
