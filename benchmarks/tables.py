@@ -9,9 +9,11 @@ A table stands on the lines between these two marks; ``key=value,value`` selects
     <!-- end -->
 
 Results of further machines lie in benchmarks/results/hosts/, numbered where they have the same GPU. ``hosts/jpeg`` in a
-mark names them. A table of hosts has them in the order in which they were measured, a line for each subject, and a
-column for each ``case/variant:column``:
+mark names them. One mark lists the machines in the order in which they were measured. Another draws one table of them,
+with a line for each subject, and a column for each ``case/variant:column``:
 
+    <!-- hosts: jpeg -->
+    <!-- end -->
     <!-- hosts: jpeg subject=fastload,dali_crop resnet50_b256/ordinary:ratio_to_limit loader:loader_img_per_s -->
     <!-- end -->
 
@@ -25,20 +27,21 @@ column, and the figure is that of the table's cell, without its spread. Of furth
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fastload.bench import SUITES, Result, layout
+from fastload.bench.harness.row import Row
 from fastload.bench.harness.table import HEADINGS
 
 TABLE, HOSTS = (
     re.compile(rf"^<!-- {kind}: ([^\n]+) -->\n(?:.*?\n)??<!-- end -->$", re.DOTALL | re.MULTILINE)
     for kind in ("table", "hosts")
 )
-HOSTS_MARK = re.compile(r"(\S+) subject=(\S+)((?: [^\s:]+:[^\s:]+)+)")
+HOSTS_MARK = re.compile(r"(\S+)(?: subject=(\S+)((?: [^\s:]+:[^\s:]+)+))?")
 FIGURE = re.compile(r"<!-- figure: ([^\n]+?) -->[^\n]*?<!-- end -->")
 FIGURE_NAMES = 4  # suite, case, subject, column
 
@@ -115,27 +118,45 @@ def _figure(mark: str, results: Path) -> str:
 
 
 def _hosts(mark: str, results: Path) -> str:
-    """Return one table of all further machines, with what each has of the mark's subjects and columns."""
+    """Return a list of all further machines, or one table of what each has of the mark's subjects and columns."""
     if (parts := HOSTS_MARK.fullmatch(mark)) is None:
         raise MarkError(f"a mark of hosts has suite, subject=..., and case:column for each column; got {mark!r}")
-    suite, names, columns = parts[1], parts[2].split(","), parts[3].split()
-    places = [column.split(":") for column in columns]
-    measured = sorted(_results(f"hosts/{suite}", results), key=lambda result: result.meta["timestamp_utc"])
-    lines = [
-        [
-            f"{number}: {_machine(result.meta)}; {_commit(result.meta)}" if name == names[0] else "",
-            name,
-            *(", ".join(_column(_chosen(result, _wanted(case, name)), column)) for case, column in places),
-        ]
-        for number, result in enumerate(measured, start=1)
-        for name in names
-    ]
-    if empty := [column for place, column in enumerate(columns, start=2) if not any(line[place] for line in lines)]:
+    measured = sorted(_results(f"hosts/{parts[1]}", results), key=lambda result: result.meta["timestamp_utc"])
+    hosts = {str(number): result for number, result in enumerate(measured, start=1)}
+    if parts[2] is None:
+        return f"\n{_listed(hosts)}\n"
+    drawn, empty = _compared(hosts, parts[2].split(","), [column.split(":") for column in parts[3].split()])
+    if empty:
         raise MarkError(f"no host has {', '.join(empty)} of {mark!r}")
-    headings = ["host", "subject", *(f"{case.replace('/', ', ')}: {HEADINGS.get(name, name)}" for case, name in places)]
-    versions = ", ".join(dict.fromkeys(each for result in measured for each in _versions(result.meta)))
-    runs = _counts(row["runs"] for result in measured for row in result.rows)
-    return "\n" + "\n".join([*_lines(headings, 2, lines), "", f"{versions}. {_median_of(runs)}."]) + "\n"
+    return f"\n{drawn}\n"
+
+
+def _compared(
+    hosts: Mapping[str, Result], subjects: Sequence[str], columns: Sequence[Sequence[str]]
+) -> tuple[str, list[str]]:
+    """Return a table of the hosts that have any of the columns, and the columns that none has."""
+    lines: list[list[str]] = []
+    for number, result in hosts.items():
+        cells = [
+            [", ".join(_column(_chosen(result, _wanted(case, subject)), column)) for case, column in columns]
+            for subject in subjects
+        ]
+        if any(map(any, cells)):
+            firsts = [number, *[""] * (len(subjects) - 1)]
+            lines += [[first, subject, *line] for first, subject, line in zip(firsts, subjects, cells, strict=True)]
+    names = [f"{case.replace('/', ', ')}: {HEADINGS.get(column, column)}" for case, column in columns]
+    empty = [name for place, name in enumerate(names, start=2) if not any(line[place] for line in lines)]
+    return "\n".join(_lines(["host", "subject", *names], 2, lines)), empty
+
+
+def _listed(hosts: Mapping[str, Result]) -> str:
+    lines = []
+    for number, result in hosts.items():
+        meta, runs = result.meta, _runs(result.rows)
+        lines.append([number, meta["device"], str(meta["cpu_count"]), meta["timestamp_utc"][:10], _commit(meta), runs])
+    versions = ", ".join(dict.fromkeys(each for result in hosts.values() for each in _versions(result.meta)))
+    table = _lines(["host", "GPU", "cores", "measured", "fastload", "runs"], 6, lines)
+    return "\n".join([*table, "", f"{versions}. Figures are medians of so many runs ± half the interquartile range."])
 
 
 def _wanted(case: str, subject: str) -> dict[str, list[str]]:
@@ -185,25 +206,23 @@ def _lines(headings: list[str], names: int, lines: list[list[str]]) -> list[str]
 
 def _caption(result: Result) -> str:
     meta = result.meta
-    runs = _counts(row["runs"] for row in result.rows)
+    runs = _runs(result.rows)
     seeds = any("std" in row for row in result.rows)
-    figures = f"Mean of {runs} seeds ± standard deviation" if seeds else _median_of(runs)
+    figures = (
+        f"Mean of {runs} seeds ± standard deviation"
+        if seeds
+        else f"Median of {runs} runs ± half the interquartile range"
+    )
     fastload = f"fastload {meta['fastload']} ({_commit(meta)})"
     missing = f" Not installed: {', '.join(meta['missing'])}." if meta["missing"] else ""
-    return f"{_machine(meta)}; {', '.join([fastload, *_versions(meta)])}. {figures}.{missing}"
+    machine = f"{meta['device']}, {meta['cpu_count']} cores, {meta['timestamp_utc'][:10]}"
+    return f"{machine}; {', '.join([fastload, *_versions(meta)])}. {figures}.{missing}"
 
 
-def _counts(runs: Iterable[int]) -> str:
-    counts = sorted(runs)
+def _runs(rows: Sequence[Row]) -> str:
+    """Return how many runs a row has, the least and the most."""
+    counts = sorted(row["runs"] for row in rows)
     return " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
-
-
-def _median_of(runs: str) -> str:
-    return f"Median of {runs} runs ± half the interquartile range"
-
-
-def _machine(meta: Mapping[str, Any]) -> str:
-    return f"{meta['device']}, {meta['cpu_count']} cores, {meta['timestamp_utc'][:10]}"
 
 
 def _commit(meta: Mapping[str, Any]) -> str:

@@ -142,7 +142,7 @@ def test_a_figure_of_further_machines_is_the_lowest_and_the_highest(project):
     assert (project / "README.md").read_text() == mark.format("a", "990 to 1,100") + mark.format("other", "1.000")
 
 
-def test_hosts_stand_in_one_table_in_the_order_in_which_they_were_measured(project):
+def test_hosts_share_a_table_in_the_order_in_which_they_were_measured(project):
     row = {"case": "a", "variant": "x", "subject": "c", "metric": "us", "median": 990.0, "iqr": 4.0, "runs": 3}
     other = {**row, "subject": "d", "median": 1100.0, "runs": 5}
     alone = {**row, "case": "b", "metric": "loader_img_per_s", "median": 7.0, "iqr": 0.0}
@@ -152,19 +152,32 @@ def test_hosts_stand_in_one_table_in_the_order_in_which_they_were_measured(proje
         meta = {**META, "timestamp_utc": f"2030-01-{day}T03:04:05Z", "git_dirty": host == "1"}
         content = {"suite": "kernels", "meta": meta, "rows": found}
         (hosts / f"kernels--nvidia-h200-{host}.json").write_text(json.dumps(content))
-    mark = "<!-- hosts: kernels subject=c,d a/x:us b:loader_img_per_s -->\n"
-    (project / "README.md").write_text(f"{mark}<!-- end -->\n")
+    figures = "<!-- hosts: kernels subject=c,d a/x:us b:loader_img_per_s -->\n"
+    some, listed = "<!-- hosts: kernels subject=c a/x:us -->\n", "<!-- hosts: kernels -->\n"
+    (project / "README.md").write_text(f"{figures}<!-- end -->\n{some}<!-- end -->\n{listed}<!-- end -->\n")
     assert tables("--root", project).exit_code == 0
     assert (project / "README.md").read_text() == (
-        f"{mark}| host | subject | a, x: µs | b: img/s, loader alone |\n"
+        f"{figures}| host | subject | a, x: µs | b: img/s, loader alone |\n"
         "| :--- | :--- | ---: | ---: |\n"
-        "| 1: NVIDIA H200, 16 cores, 2030-01-01; 0123456789 | c | 990 ± 2 |  |\n"
+        "| 1 | c | 990 ± 2 |  |\n"
         "|  | d | 1,100 ± 2 |  |\n"
-        "| 2: NVIDIA H200, 16 cores, 2030-01-02; 0123456789 | c |  | 7.000 |\n"
+        "| 2 | c |  | 7.000 |\n"
         "|  | d | 1,100 ± 2 |  |\n"
-        "| 3: NVIDIA H200, 16 cores, 2030-01-03; 0123456789 with uncommitted changes | c | 990 ± 2 |  |\n"
-        "|  | d |  |  |\n\n"
-        "torch 2.11.0, torchvision 0.26.0, timm 1.0.29. Median of 3 to 5 runs ± half the interquartile range.\n"
+        "| 3 | c | 990 ± 2 |  |\n"
+        "|  | d |  |  |\n"
+        "<!-- end -->\n"
+        f"{some}| host | subject | a, x: µs |\n"
+        "| :--- | :--- | ---: |\n"
+        "| 1 | c | 990 ± 2 |\n"
+        "| 3 | c | 990 ± 2 |\n"
+        "<!-- end -->\n"
+        f"{listed}| host | GPU | cores | measured | fastload | runs |\n"
+        "| :--- | :--- | :--- | :--- | :--- | :--- |\n"
+        "| 1 | NVIDIA H200 | 16 | 2030-01-01 | 0123456789 | 3 to 5 |\n"
+        "| 2 | NVIDIA H200 | 16 | 2030-01-02 | 0123456789 | 3 to 5 |\n"
+        "| 3 | NVIDIA H200 | 16 | 2030-01-03 | 0123456789 with uncommitted changes | 3 |\n\n"
+        "torch 2.11.0, torchvision 0.26.0, timm 1.0.29. "
+        "Figures are medians of so many runs ± half the interquartile range.\n"
         "<!-- end -->\n"
     )
     assert tables("--root", project, "--check").exit_code == 0
@@ -175,7 +188,7 @@ def test_hosts_stand_in_one_table_in_the_order_in_which_they_were_measured(proje
     [
         ("hosts: resident resnet18_b512:img_per_s", "a mark of hosts has suite, subject=..., and case:column"),
         ("hosts: resident subject=fastload", "a mark of hosts has suite, subject=..., and case:column"),
-        ("hosts: resident subject=fastload a:us b:us", "no host has a:us, b:us of"),
+        ("hosts: resident subject=fastload a:us b:us", "no host has a: µs, b: µs of"),
         ("figure: hosts/resident resnet18_b512 fastload img_per_s", "must name one figure of one result file; found 0"),
         ("figure: resident resnet18_b512 fastload speed", "must name one figure of one result file; found 0"),
         ("figure: resident resnet18_b512 nobody img_per_s", "no row of resident is"),
