@@ -134,16 +134,15 @@ def _hosts(mark: str, results: Path) -> str:
 def _compared(
     hosts: Mapping[str, Result], subjects: Sequence[str], columns: Sequence[Sequence[str]]
 ) -> tuple[str, list[str]]:
-    """Return a table of the hosts that have any of the columns, and the columns that none has."""
+    """Return a table of the hosts and subjects that have any of the columns, and the columns that none has."""
     lines: list[list[str]] = []
     for number, result in hosts.items():
-        cells = [
-            [", ".join(_column(_chosen(result, _wanted(case, subject)), column)) for case, column in columns]
-            for subject in subjects
-        ]
-        if any(map(any, cells)):
-            firsts = [number, *[""] * (len(subjects) - 1)]
-            lines += [[first, subject, *line] for first, subject, line in zip(firsts, subjects, cells, strict=True)]
+        name = number
+        for subject in subjects:
+            cells = [", ".join(_column(_chosen(result, _wanted(case, subject)), column)) for case, column in columns]
+            if any(cells):
+                lines.append([name, subject, *cells])
+                name = ""
     names = [f"{case.replace('/', ', ')}: {HEADINGS.get(column, column)}" for case, column in columns]
     empty = [name for place, name in enumerate(names, start=2) if not any(line[place] for line in lines)]
     return "\n".join(_lines(["host", "subject", *names], 2, lines)), empty

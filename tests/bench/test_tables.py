@@ -164,7 +164,6 @@ def test_hosts_share_a_table_in_the_order_in_which_they_were_measured(project):
         "| 2 | c |  | 7.000 |\n"
         "|  | d | 1,100 ± 2 |  |\n"
         "| 3 | c | 990 ± 2 |  |\n"
-        "|  | d |  |  |\n"
         "<!-- end -->\n"
         f"{some}| host | subject | a, x: µs |\n"
         "| :--- | :--- | ---: |\n"
