@@ -95,6 +95,7 @@ def live(kind: str, path: Path, die_after: int | None) -> None:
     path.with_suffix(".told").write_text("\n".join(told))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("late", "one_thread")  # one thread, as in the processes that are killed
 @pytest.mark.parametrize("kind", ["fp16", "fp16 fused", "bf16 fused", "fp16 sgd", "fp16 sgd fused"])
 def test_killed_anywhere_and_resumed_the_losses_are_those_of_a_run_not_killed(kind, tmp_path):
