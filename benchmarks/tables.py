@@ -121,7 +121,9 @@ def _hosts(mark: str, results: Path) -> str:
     """Return a list of all further machines, or one table of what each has of the mark's subjects and columns."""
     if (parts := HOSTS_MARK.fullmatch(mark)) is None:
         raise MarkError(f"a mark of hosts has suite, subject=..., and case:column for each column; got {mark!r}")
-    measured = sorted(_results(f"hosts/{parts[1]}", results), key=lambda result: result.meta["timestamp_utc"])
+    if not (found := _results(f"hosts/{parts[1]}", results)):
+        raise MarkError(f"no host has a result of {mark!r}")
+    measured = sorted(found, key=lambda result: result.meta["timestamp_utc"])
     hosts = {str(number): result for number, result in enumerate(measured, start=1)}
     if parts[2] is None:
         return f"\n{_listed(hosts)}\n"

@@ -181,13 +181,19 @@ def test_hosts_share_a_table_in_the_order_in_which_they_were_measured(project):
     )
     assert tables("--root", project, "--check").exit_code == 0
 
+    (project / "README.md").write_text("<!-- hosts: kernels subject=c a/x:us a/x:ms b/x:us -->\n<!-- end -->\n")
+    refused = tables("--root", project)
+    assert refused.exit_code == 2
+    assert "no host has a, x: ms a step, b, x: µs of" in refused.stderr
+
 
 @pytest.mark.parametrize(
     ("mark", "error"),
     [
         ("hosts: resident resnet18_b512:img_per_s", "a mark of hosts has suite, subject=..., and case:column"),
         ("hosts: resident subject=fastload", "a mark of hosts has suite, subject=..., and case:column"),
-        ("hosts: resident subject=fastload a:us b:us", "no host has a: µs, b: µs of"),
+        ("hosts: resident subject=fastload a:us b:us", "no host has a result of"),
+        ("hosts: resident", "no host has a result of"),
         ("figure: hosts/resident resnet18_b512 fastload img_per_s", "must name one figure of one result file; found 0"),
         ("figure: resident resnet18_b512 fastload speed", "must name one figure of one result file; found 0"),
         ("figure: resident resnet18_b512 nobody img_per_s", "no row of resident is"),
