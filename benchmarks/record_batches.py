@@ -62,7 +62,7 @@ def main(
     steps: Annotated[int, typer.Option(min=2, max=KEPT, help="How many steps to record.")] = 400,
     warm_up: Annotated[int, typer.Option(min=1, help="How many steps to train before.")] = 50,
     model: Annotated[str, typer.Option(help=f"{MODELS}; on the CPU a tiny one trains.")] = "resnet50",
-    depth: Annotated[int, typer.Option(min=1, help="How many batches may wait for training.")] = 2,
+    depth: Annotated[int, typer.Option(min=1, help="How many batches may wait for training.")] = 3,
     graph: Annotated[bool, typer.Option("--graph", help="Train by CUDA graphs.")] = False,
 ) -> None:
     """Train from JPEG files and write how long each batch took."""

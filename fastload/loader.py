@@ -122,7 +122,7 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
         transform: Callable[..., Any] | None = None,
         dtype: torch.dtype | str | None = None,
         memory_format: torch.memory_format | None = None,
-        depth: int = 2,
+        depth: int = 3,
         static: bool | str | Static = False,
         seed: int = 0,
         shard: tuple[int, int] | None = None,

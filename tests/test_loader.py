@@ -171,7 +171,7 @@ def test_what_a_framework_sets_is_set_on_the_wrapped_loader():
 def test_a_loader_shows_its_settings():
     loader = fl.PrefetchLoader(DataLoader(Drawn()), transform=T.RandomHorizontalFlip(0.3), device="cpu", seed=4)
     assert repr(loader) == (
-        "PrefetchLoader(DataLoader, transform=RandomHorizontalFlip(p=0.3), device='cpu', depth=2, seed=4, epoch=0)"
+        "PrefetchLoader(DataLoader, transform=RandomHorizontalFlip(p=0.3), device='cpu', depth=3, seed=4, epoch=0)"
     )
 
 

@@ -15,7 +15,7 @@ __all__ = ["TimmLoader", "create_loader"]
 
 def create_loader(
     *args: Any,
-    depth: int = 2,
+    depth: int = 3,
     static: bool = False,
     seed: int = 0,
     memory_format: torch.memory_format = torch.contiguous_format,

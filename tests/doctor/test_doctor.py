@@ -147,7 +147,7 @@ def test_a_loop_through_fastload_is_examined_as_it_is(script, photographs):
         "batch_size=4)\n    held", "batch_size=4)\n    loader = fastload.PrefetchLoader(loader)\n    held"
     )
     found = found_by(script("import fastload\n" + textwrap.dedent(text), step=0.2), photographs, 100, "--steps", 6)
-    assert found["setup"]["depth"] == 2
+    assert found["setup"]["depth"] == 3
     assert found["report"]["verdict"]["bound"] == "compute-bound"
 
 

@@ -148,7 +148,7 @@ def _fastload(files: JpegFiles, workers: int, collate_fn: Callable[[Any], Any]) 
 
 
 def prefetched(
-    files: JpegFiles, workers: int, collate_fn: Callable[[Any], Any] = fl.collate, depth: int = 2
+    files: JpegFiles, workers: int, collate_fn: Callable[[Any], Any] = fl.collate, depth: int = 3
 ) -> fl.PrefetchLoader[Any]:
     """Return the loader of the subjects ``fastload`` and ``fastload_cpu_decode``."""
     dataset = fl.data.ImageFolder(files.root)
