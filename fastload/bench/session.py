@@ -73,6 +73,7 @@ class Session:
             console.print(f"{devices}: it is left out.")
         result = self._kept(console)
         for case in self.cases:
+            torch.compiler.reset()  # a model met at another size before would be compiled for any size, and be slower
             result = self._write(self._measure(case, result, console), result)
             console.print(f"{case} took {result.meta['wall_s'][case]:.0f} s")
         _show(result, self.path, console)

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from fastload import bench
 from fastload.bench.harness import result
 from fastload.bench.harness.plan import Plan
+from fastload.bench.harness.suite import Sizes, Suite
 from fastload.bench.harness.turns import Figure, by_turns
 from fastload.bench.harness.window import Window
 from fastload.bench.subjects import normalizers, stages, steps, transfers, view_stages
@@ -317,6 +318,26 @@ def test_cases_are_measured_in_the_order_in_which_they_are_named(tmp_path):
     named = ["loader", "resnet18_b512", "loader"]
     assert bench.prepare("jpeg", cases=named, out=tmp_path).cases == ["loader", "resnet18_b512"]
     assert bench.prepare("jpeg", out=tmp_path).cases[-1] == "loader"
+
+
+def test_each_case_is_compiled_for_its_own_size(tmp_path):
+    compiled_for = []
+
+    def backend(module, inputs):
+        compiled_for.append([type(size) for tensor in inputs for size in tensor.shape])
+        return module.forward
+
+    def doubled(images):
+        return 2 * images
+
+    def measure(plan):
+        torch.compile(doubled, backend=backend)(torch.ones(plan.size))
+        return []
+
+    cases = {"few": Sizes(4, 4), "more": Sizes(6, 6)}
+    suite = Suite("sizes", cases, ["limit"], "limit", packages={}, runs=1, settings=lambda _: {}, measure=measure)
+    bench.prepare(suite, out=tmp_path).run()
+    assert compiled_for == [[int], [int]]
 
 
 def test_ddp_leaves_out_cases_with_more_ranks_than_devices(tmp_path, monkeypatch):
