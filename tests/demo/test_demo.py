@@ -29,8 +29,9 @@ def own_photographs(photographs, tmp_path):
     return shutil.copytree(photographs, tmp_path / "own")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def same_threads_afterwards():
+    """The demo leaves cores to its workers. Every test after it would be slow with more threads than cores."""
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
