@@ -148,9 +148,9 @@ def _fastload(files: JpegFiles, workers: int, collate_fn: Callable[[Any], Any]) 
 
 
 def prefetched(
-    files: JpegFiles, workers: int, collate_fn: Callable[[Any], Any] = fl.collate, depth: int = 3
+    files: JpegFiles, workers: int, collate_fn: Callable[[Any], Any] = fl.collate, **options: Any
 ) -> fl.PrefetchLoader[Any]:
-    """Return the loader of the subjects ``fastload`` and ``fastload_cpu_decode``."""
+    """Return the loader of the subjects ``fastload`` and ``fastload_cpu_decode``, with further options of its own."""
     dataset = fl.data.ImageFolder(files.root)
     # Its thread would only pass files on: fastload pins them itself.
     loader = endless_loader(dataset, files.batch, workers, files.device, collate_fn, pin_memory=False)
@@ -162,7 +162,7 @@ def prefetched(
             T.Normalize(MEAN, STD, dtype=DTYPE, memory_format=LAYOUT),
         ]
     )
-    return fl.PrefetchLoader(loader, transform=transform, device=files.device, depth=depth, static=files.static)
+    return fl.PrefetchLoader(loader, transform=transform, device=files.device, static=files.static, **options)
 
 
 def endless_loader(
