@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,9 +74,10 @@ class Session:
         for devices in self.lacking.values():
             console.print(f"{devices}: it is left out.")
         result = self._kept(console)
+        apart = self.suite.apart and len(self.cases) > 1
         for case in self.cases:
-            torch.compiler.reset()  # a model met at another size before would be compiled for any size, and be slower
-            result = self._write(self._measure(case, result, console), result)
+            new = self._measure_apart(case, result) if apart else self._measure(case, result, console)
+            result = self._write(new, result)
             console.print(f"{case} took {result.meta['wall_s'][case]:.0f} s")
         _show(result, self.path, console)
         return self.path
@@ -87,7 +90,16 @@ class Session:
         console.print(f"{self.path} is of another commit, machine, version or setting, and will be replaced.")
         return new
 
-    def _measure(self, case: str, before: Result, console: Console) -> Result:
+    def _measure_apart(self, case: str, before: Result) -> Result:
+        """Measure a case in a new process."""
+        here, spawning = multiprocessing.get_start_method(), multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, spawning, _start_workers_by, (here,)) as process:
+            measured: Result = process.submit(self._measure, case, before).result()
+            return measured
+
+    def _measure(self, case: str, before: Result, console: Console | None = None) -> Result:
+        torch.compiler.reset()  # a model met at another size before would be compiled for any size, and be slower
+        console = console or rich.get_console()
         start = time.perf_counter()
 
         def result(rows: Sequence[Row]) -> Result:
@@ -106,6 +118,11 @@ class Session:
         result.sort(list(self.suite.cases), self.suite.subjects)
         result.write(self.path)
         return result
+
+
+def _start_workers_by(method: str) -> None:
+    """Let loaders of this process start their workers by ``method``: a spawned one would spawn them, which is slow."""
+    multiprocessing.set_start_method(method, force=True)
 
 
 def prepare(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import multiprocessing
 import os
 from dataclasses import replace
 
@@ -338,6 +339,27 @@ def test_each_case_is_compiled_for_its_own_size(tmp_path):
     suite = Suite("sizes", cases, ["limit"], "limit", packages={}, runs=1, settings=lambda _: {}, measure=measure)
     bench.prepare(suite, out=tmp_path).run()
     assert compiled_for == [[int], [int]]
+
+
+def process_that_measures(plan):
+    is_usual = multiprocessing.get_start_method() == plan.size
+    return by_turns(plan, ["limit"], lambda _: {"process": Figure(os.getpid(), {"starts_workers_as_usual": is_usual})})
+
+
+def no_settings(_):
+    return {}
+
+
+@pytest.mark.parametrize("cases", [["one"], ["one", "two"]])
+def test_several_cases_of_which_first_steps_are_measured_have_processes_of_their_own(cases, tmp_path):
+    usual = multiprocessing.get_start_method()
+    sizes = dict.fromkeys(cases, Sizes(usual, usual))
+    suite = Suite("first", sizes, ["limit"], "limit", {}, 1, no_settings, process_that_measures, apart=True)
+    rows = measured(bench.prepare(suite, out=tmp_path).run())
+    processes = {row["median"] for row in rows}
+    assert len(processes) == len(rows) == len(cases)
+    assert (os.getpid() in processes) == (len(cases) == 1)
+    assert all(row["starts_workers_as_usual"] for row in rows)
 
 
 def test_ddp_leaves_out_cases_with_more_ranks_than_devices(tmp_path, monkeypatch):

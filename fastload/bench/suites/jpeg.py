@@ -150,4 +150,5 @@ SUITE = Suite(
     runs=3,
     settings=settings,
     measure=measure,
+    apart=True,
 )
