@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -93,7 +96,7 @@ class Session:
     def _measure_apart(self, case: str, before: Result) -> Result:
         """Measure a case in a new process."""
         here, spawning = multiprocessing.get_start_method(), multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(1, spawning, _start_workers_by, (here,)) as process:
+        with ProcessPoolExecutor(1, spawning, _begin_apart, (here,)) as process:
             measured: Result = process.submit(self._measure, case, before).result()
             return measured
 
@@ -120,9 +123,17 @@ class Session:
         return result
 
 
-def _start_workers_by(method: str) -> None:
-    """Let loaders of this process start their workers by ``method``: a spawned one would spawn them, which is slow."""
-    multiprocessing.set_start_method(method, force=True)
+def _begin_apart(start_method: str) -> None:
+    """Let loaders of this process start their workers as its parent's would, and let it end with its parent."""
+    multiprocessing.set_start_method(start_method, force=True)  # a spawned process would spawn them, which is slow
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def prepare(

@@ -6,6 +6,10 @@ import itertools
 import json
 import multiprocessing
 import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from dataclasses import replace
 
 import psutil
@@ -360,6 +364,31 @@ def test_several_cases_of_which_first_steps_are_measured_have_processes_of_their
     assert len(processes) == len(rows) == len(cases)
     assert (os.getpid() in processes) == (len(cases) == 1)
     assert all(row["starts_workers_as_usual"] for row in rows)
+
+
+def process_that_stays(_):
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+    return []
+
+
+MEASURES_APART = """
+import sys
+from fastload import bench
+from tests.bench import test_bench as this
+sizes = {"one": this.Sizes(0, 0), "two": this.Sizes(0, 0)}
+suite = this.Suite("stays", sizes, ["limit"], "limit", {}, 1, this.no_settings, this.process_that_stays, apart=True)
+bench.prepare(suite, out=sys.argv[1]).run()
+"""
+
+
+def test_a_process_of_a_case_ends_with_its_parent(tmp_path):
+    command = [sys.executable, "-c", MEASURES_APART, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        own = next(int(line) for line in parent.stdout if line.strip().isdecimal())
+        parent.kill()
+        with suppress(psutil.NoSuchProcess):
+            psutil.Process(own).wait(30)
 
 
 def test_ddp_leaves_out_cases_with_more_ranks_than_devices(tmp_path, monkeypatch):
