@@ -19,6 +19,8 @@ from fastload.doctor import rates, sample_times, target
 from fastload.report.verdict import Bound, Cause
 from tests.files import jpeg
 
+pytestmark = pytest.mark.long
+
 SCRIPT = """
 import sys, time, torch
 from torch.utils.data import DataLoader
@@ -324,7 +326,6 @@ def test_the_change_that_wins_most_comes_first(script, photographs):
     assert not fast.is_healthy
 
 
-@pytest.mark.long
 def test_it_runs_as_a_program_with_workers(script, photographs):
     text = SCRIPT.replace("batch_size=4)\n    held", "batch_size=4, num_workers=1)\n    held")
     command = [sys.executable, "-m", "fastload", "doctor", script(text), photographs, "1000", "--steps", "30"]
