@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +18,7 @@ from fastload.bench.harness import peers
 from fastload.bench.harness.bars import draw_bars
 from fastload.bench.harness.meta import describe, device_slug
 from fastload.bench.harness.plan import Plan
+from fastload.bench.harness.process import in_new_process
 from fastload.bench.harness.result import Result
 from fastload.bench.harness.row import Row
 from fastload.bench.harness.suite import Suite
@@ -79,7 +75,7 @@ class Session:
         result = self._kept(console)
         apart = self.suite.apart and len(self.cases) > 1
         for case in self.cases:
-            new = self._measure_apart(case, result) if apart else self._measure(case, result, console)
+            new = in_new_process(self._measure, case, result) if apart else self._measure(case, result, console)
             result = self._write(new, result)
             console.print(f"{case} took {result.meta['wall_s'][case]:.0f} s")
         _show(result, self.path, console)
@@ -92,13 +88,6 @@ class Session:
             return self.earlier or new
         console.print(f"{self.path} is of another commit, machine, version or setting, and will be replaced.")
         return new
-
-    def _measure_apart(self, case: str, before: Result) -> Result:
-        """Measure a case in a new process."""
-        here, spawning = multiprocessing.get_start_method(), multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(1, spawning, _begin_apart, (here,)) as process:
-            measured: Result = process.submit(self._measure, case, before).result()
-            return measured
 
     def _measure(self, case: str, before: Result, console: Console | None = None) -> Result:
         torch.compiler.reset()  # a model met at another size before would be compiled for any size, and be slower
@@ -121,19 +110,6 @@ class Session:
         result.sort(list(self.suite.cases), self.suite.subjects)
         result.write(self.path)
         return result
-
-
-def _begin_apart(start_method: str) -> None:
-    """Let loaders of this process start their workers as its parent's would, and let it end with its parent."""
-    multiprocessing.set_start_method(start_method, force=True)  # a spawned process would spawn them, which is slow
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def prepare(

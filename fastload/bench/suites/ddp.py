@@ -19,6 +19,7 @@ from torch import distributed, multiprocessing
 from torch.multiprocessing.spawn import ProcessContext, spawn
 
 from fastload.bench.harness.plan import Plan
+from fastload.bench.harness.process import start_workers_by
 from fastload.bench.harness.row import Row
 from fastload.bench.harness.suite import Sizes, Suite
 from fastload.bench.harness.window import Window
@@ -59,8 +60,7 @@ def _rank(
     rank: int, case: str, subjects: Sequence[str], runs: int, kind: str, start_method: str, root: Path, folder: Path
 ) -> None:
     """Measure as one of the ranks; the first writes the rows."""
-    # A spawned process would spawn its loaders' workers too, which takes each of them seconds of imports.
-    multiprocessing.set_start_method(start_method, force=True)
+    start_workers_by(start_method)
     ranks = RANKS[case]
     _keep_to_own_cores(rank, max(ranks, torch.accelerator.device_count()))
     device = torch.device(kind)
