@@ -35,6 +35,7 @@ __all__ = [
     "SyncStream",
     "Timestamp",
     "copy_beside",
+    "fence_on_current_stream",
     "side_stream",
     "wait_for_current_stream",
 ]
@@ -230,6 +231,11 @@ def wait_for_current_stream(device: torch.device) -> int:
     stream = torch.get_device_module(device).current_stream(device)
     stream.synchronize()
     return int(getattr(stream, "cuda_stream", 0))
+
+
+def fence_on_current_stream(device: torch.device) -> Fence:
+    """A fence behind all work that the calling thread has queued on its current stream."""
+    return EventFence(torch.get_device_module(device).current_stream(device))
 
 
 def copy_beside(block: torch.Tensor, device: torch.device) -> torch.Tensor:

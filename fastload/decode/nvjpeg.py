@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from fastload.environment import FEW_QUEUES
-from fastload.streams import wait_for_current_stream
+from fastload.streams import DoneFence, Fence, fence_on_current_stream
 
 __all__ = ["DecodingError", "Engines", "engines"]
 
@@ -61,6 +61,7 @@ class Engines:
         self._handle, self._state = ctypes.c_void_p(), ctypes.c_void_p()
         self._batch = 0
         self._grown = 0  # the size of batch that the buffers have grown for
+        self._done: Fence = DoneFence()  # behind the last batch
         with torch.cuda.device(device):
             self._call("nvjpegCreateEx", HARDWARE, None, None, 0, ctypes.byref(self._handle))
             self._call("nvjpegJpegStateCreate", self._handle, ctypes.byref(self._state))
@@ -78,7 +79,7 @@ class Engines:
             lengths: in bytes, uint64 (N,).
             planes: addresses on the device of red, green and blue, uint64 (N, 3).
             pitches: bytes from one row to the next, uint64 (N,).
-            stream: the handle of a CUDA stream.
+            stream: the handle of the CUDA stream that is current.
 
         Raises:
             DecodingError: a file is bad; the pixels of all files are undefined.
@@ -92,6 +93,7 @@ class Engines:
         images[:, PLANES : PLANES + planes.shape[1]] = pitches[:, None]
         with self._lock, torch.cuda.device(self._device):
             if len(files) != self._batch:
+                self._done.wait()
                 self._call("nvjpegDecodeBatchedInitialize", self._handle, self._state, len(files), 1, RGB)
                 self._batch = len(files)
             try:
@@ -115,11 +117,19 @@ class Engines:
             room = (files + lengths).max() - files[largest]
             same = np.full(len(files), largest)
             self._decode(files[same], np.minimum(longer, room), images[same], stream)
-        wait_for_current_stream(self._device)  # so that what follows writes last
 
     def _decode(self, files: np.ndarray, lengths: np.ndarray, images: np.ndarray, stream: int) -> None:
+        """Hand a batch over, once the one before it is done.
+
+        Handed two batches at once, possibly of two loaders, nvJPEG now and then never ends where another process uses
+        the GPU too (docs/notes/jpeg-engines.md).
+        """
+        self._done.wait()
         addresses = (ctypes.c_void_p(array.ctypes.data) for array in (files, lengths, images))
-        self._call("nvjpegDecodeBatched", self._handle, self._state, *addresses, ctypes.c_void_p(stream))
+        try:
+            self._call("nvjpegDecodeBatched", self._handle, self._state, *addresses, ctypes.c_void_p(stream))
+        finally:
+            self._done = fence_on_current_stream(self._device)
 
     def _call(self, function: str, *arguments: object) -> None:
         status = getattr(self._library, function)(*arguments)
