@@ -290,12 +290,15 @@ def test_the_engines_are_given_a_batch_when_they_are_done_with_the_one_before(mo
 
     monkeypatch.setattr(hardware, "_call", noted)
     monkeypatch.setattr(decoding, "engines", lambda _: hardware)
-    files = fl.collate([encoded(smooth(240, 320, seed=seed), subsampling=2) for seed in range(32)])
+    files = fl.collate([encoded(smooth(240, 320, seed=seed), subsampling=2) for seed in range(4)])
     files.block = files.block.pin_memory()
     busy = torch.ones(8192, 8192, device=device)
+    busy @ busy
     streams = [torch.cuda.Stream(), torch.cuda.Stream()]
     for _ in range(2):
-        busy @ busy  # takes every multiprocessor, so that what the decoder launches has to wait
+        torch.cuda.synchronize()
+        for _ in range(4):
+            busy @ busy  # takes every multiprocessor, so that what the decoder launches has to wait
         for stream in streams:
             with torch.cuda.stream(stream):
                 decoding.decode(files, device)
