@@ -18,7 +18,6 @@ from fastload.bench.harness import peers
 from fastload.bench.harness.bars import draw_bars
 from fastload.bench.harness.meta import describe, device_slug
 from fastload.bench.harness.plan import Plan
-from fastload.bench.harness.process import in_new_process
 from fastload.bench.harness.result import Result
 from fastload.bench.harness.row import Row
 from fastload.bench.harness.suite import Suite
@@ -73,10 +72,8 @@ class Session:
         for devices in self.lacking.values():
             console.print(f"{devices}: it is left out.")
         result = self._kept(console)
-        apart = self.suite.apart and len(self.cases) > 1
         for case in self.cases:
-            new = in_new_process(self._measure, case, result) if apart else self._measure(case, result, console)
-            result = self._write(new, result)
+            result = self._write(self._measure(case, result, console), result)
             console.print(f"{case} took {result.meta['wall_s'][case]:.0f} s")
         _show(result, self.path, console)
         return self.path
@@ -89,9 +86,8 @@ class Session:
         console.print(f"{self.path} is of another commit, machine, version or setting, and will be replaced.")
         return new
 
-    def _measure(self, case: str, before: Result, console: Console | None = None) -> Result:
+    def _measure(self, case: str, before: Result, console: Console) -> Result:
         torch.compiler.reset()  # a model met at another size before would be compiled for any size, and be slower
-        console = console or rich.get_console()
         start = time.perf_counter()
 
         def result(rows: Sequence[Row]) -> Result:

@@ -21,12 +21,13 @@ from typer.testing import CliRunner
 from fastload import bench
 from fastload.bench.harness import result
 from fastload.bench.harness.plan import Plan
+from fastload.bench.harness.process import in_new_process
 from fastload.bench.harness.suite import Sizes, Suite
 from fastload.bench.harness.turns import Figure, by_turns
 from fastload.bench.harness.window import Window
 from fastload.bench.subjects import normalizers, stages, steps, transfers, view_stages
-from fastload.bench.subjects.file_windows import look, write_photographs
-from fastload.bench.suites import ddp, oneline
+from fastload.bench.subjects.file_windows import FileWindows, look, write_photographs
+from fastload.bench.suites import ddp, jpeg, oneline
 from fastload.cli import app
 from fastload.environment import cores
 from tests.native_threads import RESTING
@@ -345,50 +346,49 @@ def test_each_case_is_compiled_for_its_own_size(tmp_path):
     assert compiled_for == [[int], [int]]
 
 
-def process_that_measures(plan):
-    is_usual = multiprocessing.get_start_method() == plan.size
-    return by_turns(plan, ["limit"], lambda _: {"process": Figure(os.getpid(), {"starts_workers_as_usual": is_usual})})
+def starts_workers_by():
+    return multiprocessing.get_start_method()
 
 
-def no_settings(_):
-    return {}
+def test_what_has_a_process_of_its_own_starts_workers_as_usual():
+    assert in_new_process(os.getpid) != os.getpid()
+    assert in_new_process(starts_workers_by) == multiprocessing.get_start_method()
 
 
-@pytest.mark.parametrize("cases", [["one"], ["one", "two"]])
-def test_several_cases_of_which_first_steps_are_measured_have_processes_of_their_own(cases, tmp_path):
-    usual = multiprocessing.get_start_method()
-    sizes = dict.fromkeys(cases, Sizes(usual, usual))
-    suite = Suite("first", sizes, ["limit"], "limit", {}, 1, no_settings, process_that_measures, apart=True)
-    rows = measured(bench.prepare(suite, out=tmp_path).run())
-    processes = {row["median"] for row in rows}
-    assert len(processes) == len(rows) == len(cases)
-    assert (os.getpid() in processes) == (len(cases) == 1)
-    assert all(row["starts_workers_as_usual"] for row in rows)
-
-
-def process_that_stays(_):
+def stays():
     print(os.getpid(), flush=True)
     time.sleep(60)
-    return []
 
 
-MEASURES_APART = """
-import sys
-from fastload import bench
-from tests.bench import test_bench as this
-sizes = {"one": this.Sizes(0, 0), "two": this.Sizes(0, 0)}
-suite = this.Suite("stays", sizes, ["limit"], "limit", {}, 1, this.no_settings, this.process_that_stays, apart=True)
-bench.prepare(suite, out=sys.argv[1]).run()
+STAYS = """
+from fastload.bench.harness.process import in_new_process
+from tests.bench.test_bench import stays
+in_new_process(stays)
 """
 
 
-def test_a_process_of_a_case_ends_with_its_parent(tmp_path):
-    command = [sys.executable, "-c", MEASURES_APART, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+def test_a_process_of_its_own_ends_with_its_parent():
+    with subprocess.Popen([sys.executable, "-c", STAYS], stdout=subprocess.PIPE, text=True) as parent:
         own = next(int(line) for line in parent.stdout if line.strip().isdecimal())
         parent.kill()
         with suppress(psutil.NoSuchProcess):
             psutil.Process(own).wait(30)
+
+
+def test_first_steps_are_the_median_of_processes_that_begin_with_another_subject_each(monkeypatch):
+    shares = iter([{"dali": 0.9, "fastload": 0.8}, {"dali": 0.7, "fastload": 1.0}, {"dali": 0.8, "fastload": 0.95}])
+    orders = []
+
+    def scripted_process(call, *arguments):
+        assert call is jpeg.first_shares
+        orders.append(arguments[2])
+        return next(shares)
+
+    monkeypatch.setattr(jpeg, "in_new_process", scripted_process)
+    with FileWindows.open(jpeg.CPU_SIZE, torch.device("cpu")) as windows:
+        found = jpeg._first_shares(plan(3), windows, ["dali", "fastload"])
+    assert found == {"dali": {"first_share": 0.8}, "fastload": {"first_share": 0.95}}
+    assert orders == [["dali", "fastload"], ["fastload", "dali"], ["dali", "fastload"]]
 
 
 def test_ddp_leaves_out_cases_with_more_ranks_than_devices(tmp_path, monkeypatch):

@@ -52,4 +52,3 @@ class Suite(Generic[SizeT]):
     settings: Callable[[torch.device], dict[str, object]]
     measure: Callable[[Plan[SizeT]], list[Row]]
     ranks: Mapping[str, int] = field(default_factory=dict)  # case -> on how many devices it trains, if on several
-    apart: bool = False  # each of several cases in a new process, so that its first steps are a process's first

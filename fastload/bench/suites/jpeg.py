@@ -7,13 +7,16 @@ Every subject reads the same files and feeds the same compiled training step. It
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from fastload.bench.harness.plan import Plan
+from fastload.bench.harness.plan import Plan, turns
+from fastload.bench.harness.process import in_new_process
 from fastload.bench.harness.row import Row
 from fastload.bench.harness.suite import Sizes, Suite, sizes_on
 from fastload.bench.harness.turns import Figure, Figures, by_turns
@@ -40,9 +43,7 @@ def measure(plan: Plan[JpegSize]) -> list[Row]:
     with FileWindows.open(plan.size, plan.device) as windows:
         if plan.case != "loader":
             return _train(plan, windows, subjects)
-        for name in plan.track(subjects, "checking"):
-            windows.check(name)
-            windows.settle(name)
+        _settle(plan, windows, subjects)
 
         def delivered(name: str) -> Figures:
             return {"loader_img_per_s": Figure(plan.size.batch * windows.window(name, look).steps_per_s)}
@@ -51,14 +52,13 @@ def measure(plan: Plan[JpegSize]) -> list[Row]:
 
 
 def _train(plan: Plan[JpegSize], windows: FileWindows, subjects: Sequence[str]) -> list[Row]:
-    """Measure each subject's first steps, check what it delivers, and measure its later steps by turns."""
+    """Measure the subjects' first steps, check what they deliver, and measure later steps by turns."""
+    on_device = [name for name in subjects if name not in CPU_STAGES]
+    firsts = _first_shares(plan, windows, on_device)
     with cudnn_search():
         step = TrainingStep(windows.size.model, plan.device)
         compile_step(windows, step)
-        on_device = [name for name in subjects if name not in CPU_STAGES]
-        firsts = _first_shares(plan, windows, on_device, step)
-        for name in plan.track(subjects, "checking"):
-            windows.check(name)
+        _settle(plan, windows, subjects)
         ordinary = train_by_turns(plan, windows, subjects, step, variant="ordinary")
         rows = [row | firsts.get(row["subject"], {}) for row in ordinary]
         if plan.device.type == "cuda":
@@ -67,19 +67,39 @@ def _train(plan: Plan[JpegSize], windows: FileWindows, subjects: Sequence[str]) 
         return rows
 
 
-def _first_shares(
-    plan: Plan[JpegSize], windows: FileWindows, subjects: Sequence[str], step: TrainingStep
-) -> dict[str, dict[str, float]]:
-    """Return what a subject's row says of its first steps, in which a process uses it for the first time."""
+def _settle(plan: Plan[JpegSize], windows: FileWindows, subjects: Sequence[str]) -> None:
+    for name in plan.track(subjects, "checking"):
+        windows.check(name)
+        windows.settle(name)
 
-    def window(name: str) -> Figures:
-        first = windows.window(name, step) if name == SUITE.baseline else windows.first(name, step)
-        return first.img_per_s(windows.size.batch)
 
-    rows = by_turns(
-        replace(plan, runs=1), subjects, window, ratios={"img_per_s": SUITE.baseline}, around=SUITE.baseline
-    )
-    return {row["subject"]: {"first_share": row["ratio_to_limit"]} for row in rows if row["subject"] != SUITE.baseline}
+def _first_shares(plan: Plan[JpegSize], windows: FileWindows, subjects: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Return what a subject's row says of its first steps: the median over the runs, each in a process of its own."""
+    orders = turns(subjects, plan.runs) if subjects else []
+    shares = [
+        in_new_process(first_shares, plan.size, windows.files.root, order, plan.device)
+        for order, _ in zip(orders, plan.track(["first steps"] * len(orders), "measuring"), strict=True)
+    ]
+    return {name: {"first_share": statistics.median(run[name] for run in shares)} for name in subjects}
+
+
+def first_shares(size: JpegSize, root: Path, subjects: Sequence[str], device: torch.device) -> dict[str, float]:
+    """Train on each subject from its first batch on, in this process, which must be new; return its share of the limit.
+
+    The files are those in ``root``.
+    """
+    windows = FileWindows.of(size, root, device)
+    with cudnn_search():
+        step = TrainingStep(size.model, device)
+        compile_step(windows, step)
+
+        def window(name: str) -> Figures:
+            first = windows.window(name, step) if name == SUITE.baseline else windows.first(name, step)
+            return first.img_per_s(size.batch)
+
+        plan = Plan("first steps", size, subjects, runs=1, device=device)
+        rows = by_turns(plan, subjects, window, ratios={"img_per_s": SUITE.baseline}, around=SUITE.baseline)
+    return {row["subject"]: row["ratio_to_limit"] for row in rows}
 
 
 def train_by_turns(
@@ -150,5 +170,4 @@ SUITE = Suite(
     runs=3,
     settings=settings,
     measure=measure,
-    apart=True,
 )
