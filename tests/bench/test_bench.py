@@ -6,10 +6,11 @@ import itertools
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import psutil
@@ -357,22 +358,43 @@ def test_what_has_a_process_of_its_own_starts_workers_as_usual():
 
 def stays():
     print(os.getpid(), flush=True)
-    time.sleep(60)
+    try:
+        time.sleep(60)
+    finally:
+        print("loaders say here that they were interrupted", flush=True)
 
 
 STAYS = """
 from fastload.bench.harness.process import in_new_process
 from tests.bench.test_bench import stays
-in_new_process(stays)
+try:
+    in_new_process(stays)
+except KeyboardInterrupt:
+    print("interrupted")
 """
 
 
+@contextmanager
+def process_that_stays():
+    """A program, and the process of its own that it waits for; both are a process group."""
+    command = [sys.executable, "-c", STAYS]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, text=True, start_new_session=True, **pipes) as parent:
+        yield parent, psutil.Process(next(int(line) for line in parent.stdout if line.strip().isdecimal()))
+
+
 def test_a_process_of_its_own_ends_with_its_parent():
-    with subprocess.Popen([sys.executable, "-c", STAYS], stdout=subprocess.PIPE, text=True) as parent:
-        own = next(int(line) for line in parent.stdout if line.strip().isdecimal())
+    with process_that_stays() as (parent, own):
         parent.kill()
         with suppress(psutil.NoSuchProcess):
-            psutil.Process(own).wait(30)
+            own.wait(30)
+
+
+def test_an_interrupt_ends_a_process_of_its_own_without_a_word():
+    with process_that_stays() as (parent, own):
+        os.killpg(parent.pid, signal.SIGINT)
+        assert parent.communicate(timeout=60)[0] == "interrupted\n"
+        assert not own.is_running()
 
 
 def test_first_steps_are_the_median_of_processes_that_begin_with_another_subject_each(monkeypatch):

@@ -36,6 +36,7 @@ def start_workers_by(method: str) -> None:
 
 def _begin(start_method: str) -> None:
     start_workers_by(start_method)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C interrupts this process's parent, which says so
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
