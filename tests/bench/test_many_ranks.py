@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 
 from tests.native_threads import RESTING
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 ranks = SimpleNamespace(**runpy.run_path(str(ROOT / "benchmarks" / "many_ranks.py")))
 RECORD_BATCHES = ROOT / "benchmarks" / "record_batches.py"
@@ -188,7 +190,6 @@ def command(*arguments):
     return CliRunner().invoke(ranks.app, [*map(str, arguments), "--ranks", "1", "--ranks", "8", "--depths", "2"])
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("few")
 def test_the_tables_go_into_a_page(record, tmp_path):
     page, plot = tmp_path / "page.md", tmp_path / "shares.png"
@@ -227,7 +228,6 @@ def in_two_processes(script, options):
     subprocess.run([*launcher, script, *options], check=True, cwd=ROOT, env=environment, timeout=240)
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="records at full size where there is a GPU")
 @pytest.mark.parametrize(("run", "processes"), [(in_this_process, 1), (in_two_processes, 2)], ids=["1", "2"])
