@@ -1,8 +1,9 @@
 """How close training comes to its speed on data that is on the GPU, when it starts from JPEG files.
 
 Every subject reads the same files and feeds the same compiled training step. Its speed is divided by that of the
-``limit``, the step on one batch of them kept on the device, measured just before and just after it. In the case
-``loader`` nothing is trained: the batches go to a consumer that does nothing.
+``limit``, the step on one batch of them kept on the device, measured just before and just after it. First steps are
+measured in processes that have just begun. In the case ``loader`` nothing is trained: the batches go to a consumer that
+does nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def measure(plan: Plan[JpegSize]) -> list[Row]:
     with FileWindows.open(plan.size, plan.device) as windows:
         if plan.case != "loader":
             return _train(plan, windows, subjects)
-        _settle(plan, windows, subjects)
+        _check_and_settle(plan, windows, subjects)
 
         def delivered(name: str) -> Figures:
             return {"loader_img_per_s": Figure(plan.size.batch * windows.window(name, look).steps_per_s)}
@@ -58,7 +59,7 @@ def _train(plan: Plan[JpegSize], windows: FileWindows, subjects: Sequence[str]) 
     with cudnn_search():
         step = TrainingStep(windows.size.model, plan.device)
         compile_step(windows, step)
-        _settle(plan, windows, subjects)
+        _check_and_settle(plan, windows, subjects)
         ordinary = train_by_turns(plan, windows, subjects, step, variant="ordinary")
         rows = [row | firsts.get(row["subject"], {}) for row in ordinary]
         if plan.device.type == "cuda":
@@ -67,7 +68,7 @@ def _train(plan: Plan[JpegSize], windows: FileWindows, subjects: Sequence[str]) 
         return rows
 
 
-def _settle(plan: Plan[JpegSize], windows: FileWindows, subjects: Sequence[str]) -> None:
+def _check_and_settle(plan: Plan[JpegSize], windows: FileWindows, subjects: Sequence[str]) -> None:
     for name in plan.track(subjects, "checking"):
         windows.check(name)
         windows.settle(name)
