@@ -213,6 +213,32 @@ def test_each_thread_of_a_pass_looks_where_it_is(monkeypatch):
     assert looked == ["fastload-prefetch"] * 3  # as the pass begins, and for each batch
 
 
+class FilesReadOn:
+    """Files that a worker reads while it is on one core, and the core on which it has packed them."""
+
+    def __init__(self, core: int) -> None:
+        self.core = core
+
+    def __len__(self) -> int:
+        return TRIES
+
+    def __getitem__(self, index: int) -> bytes:
+        go_to(self.core)
+        return jpeg(seed=index)
+
+    def collate(self, files: list[bytes]) -> int:
+        fl.collate(files)
+        return sched_getcpu()
+
+
+@moves
+def test_a_worker_leaves_the_core(cores_off, last, monkeypatch):
+    monkeypatch.setattr("fastload.data.packing.interrupt_cores", lambda: cores_off)
+    files = FilesReadOn(last)
+    packed_on = list(DataLoader(files, num_workers=1, multiprocessing_context="fork", collate_fn=files.collate))
+    assert packed_on.count(last) < TRIES * 0.25
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_pass_that_decodes_leaves_the_core(workers):

@@ -14,6 +14,7 @@ from fastload.data.encoded import CHANNELS, EncodedImages, Kind
 from fastload.data.files import name, read_into
 from fastload.data.jpeg_header import scan
 from fastload.data.pixels import UPRIGHT, Picture, UndecodableError, colours, jpeg_pixels, most_pixels, refuse_beyond
+from fastload.interrupts import interrupt_cores
 
 __all__ = ["MOST_DECODED", "Decoded", "pack"]
 
@@ -63,6 +64,9 @@ def pack(
         most_bytes: how many bytes files and pixels may have.
         names: of the files, for errors; by default their paths, or the samples' numbers.
     """
+    cores = interrupt_cores()  # there a worker takes three times as long, and batches come in order: all wait for it
+    cores.look()
+    cores.leave()
     block = Block()
     rows: list[tuple[int, ...]] = []
     problems: dict[int, str] = {}
