@@ -14,7 +14,7 @@ import torch
 
 from fastload import __version__
 from fastload.data.jpeg_library import library_decoder, torchvision_decode
-from fastload.decode.nvjpeg import engines
+from fastload.decode.engines import engines
 from fastload.environment import cores
 from fastload.interrupts import serving_cores
 

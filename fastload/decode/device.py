@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 
 import numpy as np
 import torch
@@ -10,7 +11,8 @@ import torch
 from fastload.data.encoded import ALIGNMENT, CHANNELS, EncodedImages, Kind
 from fastload.data.jpeg_library import library_decoder
 from fastload.decode.cpu import decode_on_cpu
-from fastload.decode.nvjpeg import DecodingError, engines
+from fastload.decode.engines import engines
+from fastload.decode.nvjpeg import DecodingError
 from fastload.streams import wait_for_current_stream
 from fastload.structure.ragged import Ragged
 
@@ -20,8 +22,8 @@ ROW_ALIGNMENT = 16  # bytes; kernels read rows that start at its multiples in wi
 Decoded = tuple[Ragged, dict[int, str], dict[str, int]]
 
 
-def decode(files: EncodedImages, device: torch.device) -> Decoded:
-    """Decode the files of a batch on ``device``.
+def decode(files: EncodedImages, device: torch.device, helper: Executor | None = None) -> Decoded:
+    """Decode the files of a batch on ``device``; with a ``helper``, two threads hand them to its JPEG engines.
 
     >>> from fastload import collate
     >>> images, problems, counts = decode(collate([b"no image"]), torch.device("cpu"))
@@ -45,7 +47,7 @@ def decode(files: EncodedImages, device: torch.device) -> Decoded:
     buffer.copy_pixels()
     if len(jpegs):
         try:
-            buffer.decode(jpegs)
+            buffer.decode(jpegs, helper)
             counts["decoded_on_device"] = len(jpegs)
         except DecodingError:  # at least one file is bad; decoding on the CPU tells which
             problems |= buffer.fall_back_to_cpu(jpegs)
@@ -99,7 +101,7 @@ class DecodeBuffer:
             first, last = run[0], run[-1]
             yield slice(int(table[first, 0]), int(table[last, 0] + table[last, 1])), int(self.starts[first])
 
-    def decode(self, rows: np.ndarray) -> None:
+    def decode(self, rows: np.ndarray, helper: Executor | None = None) -> None:
         """Decode JPEG files on the device: on its JPEG engines, or by a library where there are none.
 
         Raises:
@@ -121,6 +123,7 @@ class DecodeBuffer:
             planes.astype(np.uint64),
             self.pitches[rows].astype(np.uint64),
             stream,
+            helper,
         )
 
     def fall_back_to_cpu(self, rows: np.ndarray) -> dict[int, str]:

@@ -1,26 +1,20 @@
-"""``Engines``: NVIDIA's JPEG engines, which decode a whole batch of files in one call of nvJPEG.
+"""nvJPEG, the library that drives NVIDIA's JPEG engines: a ``State`` of it decodes a batch of ``Files`` in one call.
 
-Some GPUs (A100, H100, H200 and later data-centre models) have JPEG decoders beside their multiprocessors. The nvJPEG
-library drives them, and every CUDA build of torchvision ships it. Only this file calls its C interface.
-docs/notes/jpeg-engines.md compares this with other decoders.
+Every CUDA build of torchvision ships it. Only this file calls its C interface.
 """
 
 from __future__ import annotations
 
 import ctypes
-import threading
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from fastload.environment import FEW_QUEUES
-from fastload.streams import DoneFence, Fence, fence_on_current_stream
-
-__all__ = ["DecodingError", "Engines", "engines"]
+__all__ = ["DecodingError", "Files", "Library", "State", "library"]
 
 HARDWARE = 3  # nvjpegBackend_t
 RGB = 3  # nvjpegOutputFormat_t: planes of red, green and blue
@@ -47,94 +41,107 @@ class DecodingError(RuntimeError):
     """A batch that could not be decoded on the device, which does not say which of its files is bad."""
 
 
-class Engines:
-    """The JPEG engines of one device. Calls from several threads take turns.
+class Library:
+    """nvJPEG's functions, by name.
 
     Raises:
-        DecodingError: the device has no JPEG engines.
+        OSError: there is no such library.
     """
 
-    def __init__(self, library: ctypes.CDLL, device: torch.device) -> None:
-        self._library = library
-        self._device = device
-        self._lock = threading.Lock()
-        self._handle, self._state = ctypes.c_void_p(), ctypes.c_void_p()
-        self._batch = 0
-        self._grown = 0  # the size of batch that the buffers have grown for
-        self._done: Fence = DoneFence()  # behind the last batch
-        with torch.cuda.device(device):
-            self._call("nvjpegCreateEx", HARDWARE, None, None, 0, ctypes.byref(self._handle))
-            self._call("nvjpegJpegStateCreate", self._handle, ctypes.byref(self._state))
+    def __init__(self, path: str) -> None:
+        self._functions = ctypes.CDLL(path)
 
-    def decode(
-        self, files: np.ndarray, lengths: np.ndarray, planes: np.ndarray, pitches: np.ndarray, stream: int
-    ) -> None:
-        """Hand N files to the engines; work queued on ``stream`` afterwards sees the pixels.
-
-        The engines do not wait for ``stream``: no queued work may still use the planes.
-
-        Args:
-            files: addresses on the host, uint64 (N,), in one block, which must be kept until ``stream`` has passed this
-                call.
-            lengths: in bytes, uint64 (N,).
-            planes: addresses on the device of red, green and blue, uint64 (N, 3).
-            pitches: bytes from one row to the next, uint64 (N,).
-            stream: the handle of the CUDA stream that is current.
+    def call(self, function: str, *arguments: object) -> None:
+        """Call a function, without the interpreter's lock.
 
         Raises:
-            DecodingError: a file is bad; the pixels of all files are undefined.
+            DecodingError: the function says that it failed.
         """
-        # Longest first, so that no long file starts last. It also puts files of similar length at the same index in
-        # each batch: nvJPEG seems to keep a buffer for each index, and takes tens of milliseconds to enlarge one.
-        order = np.argsort(-lengths.astype(np.int64), kind="stable")
-        files, lengths, planes, pitches = files[order], lengths[order], planes[order], pitches[order]
-        images = np.zeros((len(files), 2 * PLANES), dtype=np.uint64)  # nvjpegImage_t: the channels, then their pitches
-        images[:, : planes.shape[1]] = planes
-        images[:, PLANES : PLANES + planes.shape[1]] = pitches[:, None]
-        with self._lock, torch.cuda.device(self._device):
-            if len(files) != self._batch:
-                self._done.wait()
-                self._call("nvjpegDecodeBatchedInitialize", self._handle, self._state, len(files), 1, RGB)
-                self._batch = len(files)
-            try:
-                if len(files) > self._grown:
-                    self._grown = len(files)  # once, even if a file is bad
-                    self._grow_buffers(files, lengths, images, stream)
-                self._decode(files, lengths, images, stream)
-            except DecodingError:
-                self._batch = 0  # initialise again before the next batch
-                raise
-
-    def _grow_buffers(self, files: np.ndarray, lengths: np.ndarray, images: np.ndarray, stream: int) -> None:
-        """Decode larger batches than this one, which leave buffers that seldom grow later.
-
-        nvJPEG has buffers for each place of a batch, one as long as the file and others for the image. Until one of
-        them has grown, it waits for all that has been queued on the device.
-        """
-        longer = _longer_lengths(lengths)
-        for largest in _largest(images[:, 1] - images[:, 0], images[:, PLANES]):
-            # What follows the file is read with it, and does no harm.
-            room = (files + lengths).max() - files[largest]
-            same = np.full(len(files), largest)
-            self._decode(files[same], np.minimum(longer, room), images[same], stream)
-
-    def _decode(self, files: np.ndarray, lengths: np.ndarray, images: np.ndarray, stream: int) -> None:
-        """Hand a batch over, once the one before it is done.
-
-        Handed two batches at once, possibly of two loaders, nvJPEG now and then never ends where another process uses
-        the GPU too (docs/notes/jpeg-engines.md).
-        """
-        self._done.wait()
-        addresses = (ctypes.c_void_p(array.ctypes.data) for array in (files, lengths, images))
-        try:
-            self._call("nvjpegDecodeBatched", self._handle, self._state, *addresses, ctypes.c_void_p(stream))
-        finally:
-            self._done = fence_on_current_stream(self._device)
-
-    def _call(self, function: str, *arguments: object) -> None:
-        status = getattr(self._library, function)(*arguments)
+        status = getattr(self._functions, function)(*arguments)
         if status:
             raise DecodingError(f"{function}: {STATUS.get(status, f'status {status}')}")
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files for nvJPEG, the longest first: where they are, how long, and what they are decoded to."""
+
+    addresses: np.ndarray
+    lengths: np.ndarray
+    images: np.ndarray  # nvjpegImage_t: the channels, then their pitches
+
+    @classmethod
+    def of(cls, addresses: np.ndarray, lengths: np.ndarray, planes: np.ndarray, pitches: np.ndarray) -> Files:
+        """Files in any order.
+
+        Longest first, so that no long file starts last. It also puts files of similar length at the same index in each
+        batch: nvJPEG seems to keep a buffer for each index, and takes tens of milliseconds to enlarge one.
+        """
+        order = np.argsort(-lengths.astype(np.int64), kind="stable")
+        images = np.zeros((len(order), 2 * PLANES), dtype=np.uint64)
+        images[:, : planes.shape[1]] = planes[order]
+        images[:, PLANES : PLANES + planes.shape[1]] = pitches[order, None]
+        return cls(addresses[order], lengths[order], images)
+
+    def __len__(self) -> int:
+        return len(self.addresses)
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self.addresses, self.lengths, self.images
+
+    def halves(self) -> tuple[Files, Files]:
+        """Every other file, and the others: they take about as long as each other."""
+        first, second = (Files(*(np.ascontiguousarray(array[start::2]) for array in self.arrays)) for start in range(2))
+        return first, second
+
+
+class State:
+    """A state of nvJPEG's, which has buffers of its own, and decodes one batch after the other.
+
+    :meth:`prepare` comes before each :meth:`decode`.
+    """
+
+    def __init__(self, library: Library, handle: ctypes.c_void_p) -> None:
+        self._library = library
+        self._handle, self._state = handle, ctypes.c_void_p()
+        self._batch = 0
+        self._grown = 0  # the size of batch that the buffers have grown for
+        library.call("nvjpegJpegStateCreate", handle, ctypes.byref(self._state))
+
+    def prepare(self, files: Files, stream: int, wait: Callable[[], object]) -> None:
+        """Get ready for as many files as these. ``wait`` waits for what was queued on ``stream``."""
+        if len(files) != self._batch:
+            self._library.call("nvjpegDecodeBatchedInitialize", self._handle, self._state, len(files), 1, RGB)
+            self._batch = len(files)
+        if len(files) > self._grown:
+            self._grown = len(files)  # once, even if a file is bad
+            for larger in _larger(files):
+                self.decode(larger, stream)
+                wait()
+
+    def decode(self, files: Files, stream: int) -> None:
+        """Queue the decoding of as many files as it is ready for."""
+        addresses = (ctypes.c_void_p(array.ctypes.data) for array in files.arrays)
+        try:
+            self._library.call("nvjpegDecodeBatched", self._handle, self._state, *addresses, ctypes.c_void_p(stream))
+        except DecodingError:
+            self._batch = 0  # initialise again before the next batch
+            raise
+
+
+def _larger(files: Files) -> Iterator[Files]:
+    """Batches larger than this one. Decoded once, they leave buffers that seldom grow later.
+
+    nvJPEG has buffers for each place of a batch, one as long as the file and others for the image. Until one of them
+    has grown, it waits for all that has been queued on the device.
+    """
+    longer = _longer_lengths(files.lengths)
+    for largest in _largest(files.images[:, 1] - files.images[:, 0], files.images[:, PLANES]):
+        # What follows the file is read with it, and does no harm.
+        room = (files.addresses + files.lengths).max() - files.addresses[largest]
+        same = np.full(len(files), largest)
+        yield Files(files.addresses[same], np.minimum(longer, room), files.images[same])
 
 
 def _longer_lengths(lengths: np.ndarray) -> np.ndarray:
@@ -153,33 +160,14 @@ def _largest(planes: np.ndarray, widths: np.ndarray) -> list[int]:
 
 
 @cache
-def engines(device: torch.device) -> Engines | None:
-    """The JPEG engines of ``device``; None if it has none or nvJPEG is not installed."""
-    library = _library()
-    if library is None or device.type != "cuda":
-        return None
-    try:
-        found = Engines(library, device)
-    except DecodingError:
-        return None
-    if FEW_QUEUES:
-        warnings.warn(
-            "CUDA was initialised before fastload was imported, so decoding and training share hardware queues and "
-            "wait for each other: import fastload first, or set CUDA_DEVICE_MAX_CONNECTIONS=32 in the environment",
-            UserWarning,
-            stacklevel=2,
-        )
-    return found
-
-
-@cache
-def _library() -> ctypes.CDLL | None:
+def library() -> Library | None:
+    """The library; None if it is not installed."""
     return next(filter(None, map(_load, _candidates())), None)
 
 
-def _load(path: str) -> ctypes.CDLL | None:
+def _load(path: str) -> Library | None:
     try:
-        return ctypes.CDLL(path)
+        return Library(path)
     except OSError:
         return None
 

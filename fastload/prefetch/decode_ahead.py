@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -22,13 +23,14 @@ class DecodeStage:
     """Pins the files of items and decodes them, each in a thread of its own.
 
     Decoding is the slowest stage of the host, so none waits for another: while one batch is transformed, the next is
-    decoded and the one after that is pinned.
+    decoded and the one after that is pinned. Where training waits for most batches, another thread helps to decode.
     """
 
     def __init__(self, decode: DecodeJpeg, device: torch.device) -> None:
         self._decode = decode
         self.side = side_stream(device)
         self.pace = Pace() if isinstance(self.side, SideStream) else None  # a CPU that decodes has no better time
+        self._helper = ThreadPoolExecutor(1, thread_name_prefix="fastload-decode-too")  # starts when it is needed first
         self._transfer = Transfer(self.side)
 
     @classmethod
@@ -54,11 +56,14 @@ class DecodeStage:
         item.files = {}
 
     def close(self) -> None:
-        """Drop the pinned memory of the pass."""
+        """Drop the pinned memory of the pass, and end the thread that helps."""
+        self._helper.shutdown()
         self._transfer.close()
 
     def _decoded(self, pinned: PinnedFiles) -> DecodedImages:
         group = Batch(pinned.files, self.side.device)
+        if self.pace is not None and self.pace.is_late:
+            group.helper = self._helper
         self._decode.run(group, Key())
         group.is_decoded = True
         ready = self.side.prepared()

@@ -89,7 +89,7 @@ class DecodeJpeg(Transform):
                 "collate_fn=fl.collate to the DataLoader, or leave out T.DecodeJpeg"
             )
         files = batch.images
-        images, problems, counts = decode(files, self.device or batch.device)
+        images, problems, counts = decode(files, self.device or batch.device, batch.helper)
         batch.counts.update(counts)
         if problems:
             self._report(files, problems)

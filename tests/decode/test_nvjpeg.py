@@ -1,8 +1,10 @@
-"""What the buffers of the JPEG engines grow for, which can be told without engines."""
+"""What nvJPEG is handed, and what its buffers grow for, which can be told without JPEG engines."""
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fastload.decode.nvjpeg import _largest, _longer_lengths
+from fastload.decode.nvjpeg import PLANES, Files, _largest, _longer_lengths
 
 WIDTHS = np.array([500] * 13 + [375, 640, 6000], dtype=np.uint64)
 HEIGHTS = np.array([375] * 13 + [500, 360, 4000], dtype=np.uint64)
@@ -22,3 +24,18 @@ def test_a_single_file_is_all_there_is():
     one = np.array([100], dtype=np.uint64)
     assert _largest(one, one) == [0, 0, 0]
     assert _longer_lengths(one).tolist() == [200]
+
+
+@given(st.lists(st.integers(1, 2**40), min_size=2, max_size=50))
+def test_halves_have_each_file_once_the_longest_first(lengths):
+    count = len(lengths)
+    addresses, planes = np.arange(count), np.arange(3 * count).reshape(count, 3)
+    whole = Files.of(addresses, np.array(lengths, dtype=np.uint64), planes, 100 + addresses)
+    halves = whole.halves()
+    assert [len(half) for half in halves] == [count - count // 2, count // 2]
+    assert sorted(address for half in halves for address in half.addresses) == addresses.tolist()
+    for files in (whole, *halves):
+        assert files.lengths.tolist() == sorted((lengths[address] for address in files.addresses), reverse=True)
+        assert files.images[:, :3].tolist() == planes[files.addresses].tolist()
+        assert (files.images[:, PLANES : PLANES + 3] == 100 + files.addresses[:, None]).all()
+        assert all(array.flags.c_contiguous for array in files.arrays)

@@ -7,6 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastload.data.collate import collate
+from fastload.decode import device as decoding
 from fastload.interrupts import interrupt_cores
 from fastload.prefetch.decode_ahead import DecodeStage
 from fastload.prefetch.item import Item
@@ -14,7 +16,9 @@ from fastload.prefetch.pace import KEPT, MOST, SEEN, Pace
 from fastload.prefetch.stage import Stage
 from fastload.stats.batch_times import BatchTimes, Span
 from fastload.streams import side_stream
+from fastload.structure.tree import tree_flatten
 from fastload.transforms import DecodeJpeg
+from tests.files import jpeg
 
 CPU = torch.device("cpu")
 STEP = 0.04
@@ -67,6 +71,23 @@ def test_where_a_batch_was_late_it_takes_the_next_ones_at_once():
     assert after[SEEN + 1] == pytest.approx(STEP / 2)
 
 
+@pytest.mark.parametrize(("work", "is_late"), [(0.3, False), (0.9, False), (1.0, True), (1.25, True)])
+def test_it_is_late_where_training_waits_for_most_batches(work, is_late):
+    decoder = Decoder()
+    decoder.batches(SEEN, work * STEP)
+    assert not decoder.pace.is_late  # not known yet
+    decoder.batches(SEEN, work * STEP)
+    assert decoder.pace.is_late == is_late
+
+
+def test_a_late_batch_now_and_then_does_not_count():
+    decoder = Decoder()
+    for _ in range(SEEN):
+        decoder.batches(SEEN // 2, work=0.8 * STEP)
+        decoder.batch(work=1.5 * STEP)
+        assert not decoder.pace.is_late
+
+
 @given(
     st.floats(0.001, 2.0),
     st.lists(st.tuples(st.floats(0.0, 1.5), st.floats(0.0, 1.5)), min_size=1, max_size=60),
@@ -104,6 +125,27 @@ def test_a_rest_does_not_keep_a_pass_from_its_end():
 
 def test_a_cpu_that_decodes_does_not_rest():
     assert DecodeStage(DecodeJpeg(), CPU).pace is None
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_thread_helps_where_training_waits(is_late, monkeypatch):
+    helpers = []
+
+    def noted(files, device, helper, decode=decoding.decode):
+        helpers.append(helper)
+        return decode(files, device, helper)
+
+    monkeypatch.setattr("fastload.transforms.decode.decode", noted)
+    stage = DecodeStage(DecodeJpeg(), CPU)
+    stage.pace = Pace()
+    stage.pace.is_late = is_late
+    item = Item(tree_flatten(collate([jpeg()])), None, BatchTimes(0, CPU))
+    stage.pin(item)
+    stage.decode(item)
+    assert [helper is not None for helper in helpers] == [is_late]
+    stage.close()
+    with pytest.raises(RuntimeError, match="shutdown"):
+        stage._helper.submit(print)
 
 
 @pytest.mark.gpu

@@ -15,7 +15,6 @@ import fastload as fl
 from fastload import transforms as T
 from fastload.data.jpeg_library import library_decoder, torchvision_decode
 from fastload.decode import device as decoding
-from fastload.decode import nvjpeg
 from tests.files import BASELINE, by_pillow, mutated, saved
 
 
@@ -271,38 +270,6 @@ def test_no_decoder_writes_to_memory_that_is_still_read(library, monkeypatch):
             images, _, _ = decoding.decode(files, device)
             assert torch.equal(sums.cpu(), expected)
             del images
-
-
-@pytest.mark.gpu
-def test_the_engines_are_given_a_batch_when_they_are_done_with_the_one_before(monkeypatch):
-    """Of another loader's, too; else nvJPEG may never end, if another process uses the GPU."""
-    device = torch.device("cuda", 0)
-    if decoding.engines(device) is None:
-        pytest.skip("this GPU has no JPEG engines")
-    hardware = nvjpeg.Engines(nvjpeg._library(), device)  # new ones, whose buffers have to grow
-    given = []
-
-    def noted(*batch, hand_over=hardware._call):
-        if batch[0] == "nvjpegDecodeBatched":
-            assert all(event.query() for event in given)
-        hand_over(*batch)
-        given.append(torch.cuda.current_stream().record_event())
-
-    monkeypatch.setattr(hardware, "_call", noted)
-    monkeypatch.setattr(decoding, "engines", lambda _: hardware)
-    files = fl.collate([encoded(smooth(240, 320, seed=seed), subsampling=2) for seed in range(4)])
-    files.block = files.block.pin_memory()
-    busy = torch.ones(8192, 8192, device=device)
-    busy @ busy
-    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
-    for _ in range(2):
-        torch.cuda.synchronize()
-        for _ in range(4):
-            busy @ busy  # takes every multiprocessor, so that what the decoder launches has to wait
-        for stream in streams:
-            with torch.cuda.stream(stream):
-                decoding.decode(files, device)
-    assert len(given) == 1 + 3 + 4  # one sets the size of batch, and three grow the buffers
 
 
 @pytest.mark.filterwarnings("ignore:::PIL", "ignore:files that cannot be decoded")

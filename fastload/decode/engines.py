@@ -1,0 +1,122 @@
+"""``Engines``: NVIDIA's JPEG engines, which decode a whole batch of files.
+
+Some GPUs (A100, H100, H200 and later data-centre models) have JPEG decoders beside their multiprocessors.
+docs/notes/jpeg-engines.md compares this with other decoders.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import warnings
+from concurrent.futures import Executor, wait
+from functools import cache, partial
+
+import numpy as np
+import torch
+
+from fastload.decode.nvjpeg import HARDWARE, DecodingError, Files, Library, State, library
+from fastload.environment import FEW_QUEUES
+from fastload.interrupts import interrupt_cores
+from fastload.streams import DoneFence, Fence, fence_on_current_stream, wait_for_current_stream
+
+__all__ = ["Engines", "engines"]
+
+WORTH_TWO = 32  # files, at least, for a second thread: nvJPEG takes a millisecond for so many
+
+
+class Engines:
+    """The JPEG engines of one device. Calls from several threads take turns.
+
+    A batch is handed over once the one before it is done. If one ``State`` is handed two at once, possibly by two
+    loaders, nvJPEG now and then never ends where another process uses the GPU too (docs/notes/jpeg-engines.md).
+
+    Raises:
+        DecodingError: the device has no JPEG engines.
+    """
+
+    def __init__(self, nvjpeg: Library, device: torch.device) -> None:
+        self._device = device
+        self._lock = threading.Lock()
+        self._done: Fence = DoneFence()  # behind the last batch
+        self._handle = ctypes.c_void_p()
+        with torch.cuda.device(device):
+            nvjpeg.call("nvjpegCreateEx", HARDWARE, None, None, 0, ctypes.byref(self._handle))
+            self._states = State(nvjpeg, self._handle), State(nvjpeg, self._handle)
+
+    def decode(
+        self,
+        addresses: np.ndarray,
+        lengths: np.ndarray,
+        planes: np.ndarray,
+        pitches: np.ndarray,
+        stream: int,
+        helper: Executor | None = None,
+    ) -> None:
+        """Hand N files to the engines; work queued on ``stream`` afterwards sees the pixels.
+
+        The engines do not wait for ``stream``: no queued work may still use the planes.
+
+        Args:
+            addresses: of the files on the host, uint64 (N,), in one block, which must be kept until ``stream`` has
+                passed this call.
+            lengths: in bytes, uint64 (N,).
+            planes: addresses on the device of red, green and blue, uint64 (N, 3).
+            pitches: bytes from one row to the next, uint64 (N,).
+            stream: the handle of the CUDA stream that is current.
+            helper: a thread that hands over every other file meanwhile. The batch is there sooner, and takes more of
+                the host.
+
+        Raises:
+            DecodingError: a file is bad; the pixels of all files are undefined.
+        """
+        files = Files.of(addresses, lengths, planes, pitches)
+        with self._lock, torch.cuda.device(self._device):
+            self._done.wait()
+            try:
+                if helper is None or len(files) < WORTH_TWO:
+                    self._prepared(0, files, stream).decode(files, stream)
+                else:
+                    self._decode_with(helper, files, stream)
+            finally:
+                self._done = fence_on_current_stream(self._device)
+
+    def _decode_with(self, helper: Executor, files: Files, stream: int) -> None:
+        mine, others = files.halves()
+        state, beside = self._prepared(0, mine, stream), self._prepared(1, others, stream)
+        helped = helper.submit(self._help, beside, others, stream)
+        try:
+            state.decode(mine, stream)
+        finally:
+            wait([helped])
+        helped.result()
+
+    def _prepared(self, number: int, files: Files, stream: int) -> State:
+        state = self._states[number]
+        state.prepare(files, stream, partial(wait_for_current_stream, self._device))
+        return state
+
+    def _help(self, state: State, share: Files, stream: int) -> None:
+        interrupt_cores().leave()
+        with torch.cuda.device(self._device):
+            state.decode(share, stream)
+
+
+@cache
+def engines(device: torch.device) -> Engines | None:
+    """The JPEG engines of ``device``; None if it has none or nvJPEG is not installed."""
+    nvjpeg = library()
+    if nvjpeg is None or device.type != "cuda":
+        return None
+    try:
+        found = Engines(nvjpeg, device)
+    except DecodingError:
+        return None
+    if FEW_QUEUES:
+        warnings.warn(
+            "CUDA was initialised before fastload was imported, so decoding and training share hardware queues and "
+            "wait for each other: import fastload first, or set CUDA_DEVICE_MAX_CONNECTIONS=32 in the environment",
+            UserWarning,
+            stacklevel=2,
+        )
+    return found

@@ -1,0 +1,112 @@
+"""NVIDIA's JPEG engines get one batch at a time, from one thread or from two."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from fastload.data.collate import collate
+from fastload.decode import device as decoding
+from fastload.decode.engines import WORTH_TWO, Engines
+from fastload.decode.nvjpeg import library
+from tests.files import jpeg
+
+pytestmark = pytest.mark.gpu
+
+DEVICE = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The threads that hand files to nvJPEG, which is that of engines whose buffers have to grow."""
+    if decoding.engines(DEVICE) is None:
+        pytest.skip("this GPU has no JPEG engines")
+    nvjpeg, threads = library(), []
+
+    def noted(function, *arguments, call=nvjpeg.call):
+        if function == "nvjpegDecodeBatched":
+            threads.append(threading.current_thread())
+        call(function, *arguments)
+
+    monkeypatch.setattr(nvjpeg, "call", noted)
+    hardware = Engines(nvjpeg, DEVICE)
+    monkeypatch.setattr(decoding, "engines", lambda _: hardware)
+    return threads
+
+
+@pytest.fixture
+def helper():
+    with ThreadPoolExecutor(1) as thread:
+        yield thread
+
+
+def photographs(count):
+    return [jpeg(40 + 9 * (seed % 7), 56 + 11 * (seed % 5), seed=seed) for seed in range(count)]
+
+
+def pinned(photographs):
+    files = collate(photographs)
+    files.block = files.block.pin_memory()
+    return files
+
+
+def test_a_batch_is_handed_over_when_the_one_before_is_done(monkeypatch):
+    """Of another loader's, too; else nvJPEG may never end, if another process uses the GPU."""
+    if decoding.engines(DEVICE) is None:
+        pytest.skip("this GPU has no JPEG engines")
+    nvjpeg, given = library(), []
+
+    def noted(function, *arguments, call=nvjpeg.call):
+        if function == "nvjpegDecodeBatched":
+            assert all(event.query() for event in given)
+        call(function, *arguments)
+        given.append(torch.cuda.current_stream().record_event())
+
+    monkeypatch.setattr(nvjpeg, "call", noted)
+    hardware = Engines(nvjpeg, DEVICE)
+    monkeypatch.setattr(decoding, "engines", lambda _: hardware)
+    given.clear()
+    files = pinned([jpeg(240, 320, seed=seed) for seed in range(4)])
+    busy = torch.ones(8192, 8192, device=DEVICE)
+    busy @ busy
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+    for _ in range(2):
+        torch.cuda.synchronize()
+        for _ in range(4):
+            busy @ busy  # takes every multiprocessor, so that what the decoder launches has to wait
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                decoding.decode(files, DEVICE)
+    assert len(given) == 1 + 3 + 4  # one sets the size of batch, and three grow the buffers
+
+
+def test_two_threads_decode_a_batch_to_the_same_pixels(calls, helper):
+    files = pinned(photographs(WORTH_TWO + 7))
+    expected, _, _ = decoding.decode(files, DEVICE)
+    for thread in (helper, helper, None, helper):
+        calls.clear()
+        images, problems, counts = decoding.decode(files, DEVICE, thread)
+        assert len(set(calls)) == (1 if thread is None else 2)
+        assert not problems
+        assert counts["decoded_on_device"] == len(files)
+        assert all(map(torch.equal, images, expected))
+
+
+def test_few_files_are_left_to_one_thread(calls, helper):
+    decoding.decode(pinned(photographs(WORTH_TWO - 1)), DEVICE, helper)
+    assert set(calls) == {threading.current_thread()}
+
+
+@pytest.mark.usefixtures("calls")
+@pytest.mark.parametrize("place", range(4))
+def test_a_bad_file_is_named_whichever_thread_has_it(place, helper):
+    files = photographs(WORTH_TWO)
+    good = pinned(files)
+    expected, _, _ = decoding.decode(good, DEVICE)
+    files[place] = files[place][: len(files[place]) // 2]
+    _, problems, _ = decoding.decode(pinned(files), DEVICE, helper)
+    assert set(problems) == {place}
+    images, problems, _ = decoding.decode(good, DEVICE, helper)
+    assert not problems
+    assert all(map(torch.equal, images, expected))
