@@ -64,9 +64,9 @@ def pack(
         most_bytes: how many bytes files and pixels may have.
         names: of the files, for errors; by default their paths, or the samples' numbers.
     """
-    cores = interrupt_cores()  # there a worker takes three times as long, and batches come in order: all wait for it
+    cores = interrupt_cores()
     cores.look()
-    cores.leave()
+    cores.leave()  # on one of them a worker takes three times as long, and all wait for it: batches come in order
     block = Block()
     rows: list[tuple[int, ...]] = []
     problems: dict[int, str] = {}

@@ -39,6 +39,7 @@ class Engines:
         self._device = device
         self._lock = threading.Lock()
         self._done: Fence = DoneFence()  # behind the last batch
+        self._has_room = True  # on the device, for the buffers of a second state
         self._handle = ctypes.c_void_p()
         with torch.cuda.device(device):
             nvjpeg.call("nvjpegCreateEx", HARDWARE, None, None, 0, ctypes.byref(self._handle))
@@ -74,12 +75,20 @@ class Engines:
         with self._lock, torch.cuda.device(self._device):
             self._done.wait()
             try:
-                if helper is None or len(files) < WORTH_TWO:
-                    self._prepared(0, files, stream).decode(files, stream)
-                else:
-                    self._decode_with(helper, files, stream)
+                self._decode(files, stream, helper if self._has_room and len(files) >= WORTH_TWO else None)
             finally:
                 self._done = fence_on_current_stream(self._device)
+
+    def _decode(self, files: Files, stream: int, helper: Executor | None) -> None:
+        if helper is None:
+            self._prepared(0, files, stream).decode(files, stream)
+            return
+        try:
+            self._decode_with(helper, files, stream)
+        except DecodingError:
+            wait_for_current_stream(self._device)
+            self._decode(files, stream, None)  # raises it again if a file is bad
+            self._has_room = False
 
     def _decode_with(self, helper: Executor, files: Files, stream: int) -> None:
         mine, others = files.halves()

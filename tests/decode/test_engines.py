@@ -9,7 +9,7 @@ import torch
 from fastload.data.collate import collate
 from fastload.decode import device as decoding
 from fastload.decode.engines import WORTH_TWO, Engines
-from fastload.decode.nvjpeg import library
+from fastload.decode.nvjpeg import DecodingError, library
 from tests.files import jpeg
 
 pytestmark = pytest.mark.gpu
@@ -37,7 +37,7 @@ def calls(monkeypatch):
 
 @pytest.fixture
 def helper():
-    with ThreadPoolExecutor(1) as thread:
+    with ThreadPoolExecutor(1, thread_name_prefix="helper") as thread:
         yield thread
 
 
@@ -110,3 +110,24 @@ def test_a_bad_file_is_named_whichever_thread_has_it(place, helper):
     images, problems, _ = decoding.decode(good, DEVICE, helper)
     assert not problems
     assert all(map(torch.equal, images, expected))
+
+
+def test_where_memory_lacks_for_two_one_thread_decodes_all_later_batches(calls, helper, monkeypatch):
+    nvjpeg = library()
+
+    def without_room(function, *arguments, call=nvjpeg.call):
+        call(function, *arguments)
+        if threading.current_thread().name.startswith("helper"):
+            raise DecodingError(f"{function}: out of memory")
+
+    files = pinned(photographs(WORTH_TWO))
+    expected, _, _ = decoding.decode(files, DEVICE)
+    with monkeypatch.context() as patch:
+        patch.setattr(nvjpeg, "call", without_room)
+        images, problems, counts = decoding.decode(files, DEVICE, helper)
+    assert counts["decoded_on_device"] == len(files)
+    assert not problems
+    assert all(map(torch.equal, images, expected))
+    calls.clear()
+    decoding.decode(files, DEVICE, helper)
+    assert calls == [threading.current_thread()]
