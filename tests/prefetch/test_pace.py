@@ -88,6 +88,29 @@ def test_a_late_batch_now_and_then_does_not_count():
         assert not decoder.pace.is_late
 
 
+def steps_with_help(step, alone, helped, *, ready=3, batches=400):
+    """Return what a step takes on average behind so many batches that are ready, and which share was helped with."""
+    pace, done, taken, begun, late = Pace(), 0.0, 0.0, [0.0] * (ready + 1), []
+    for _ in range(batches):
+        rest = pace.rest(Span(done, taken), taken)
+        done = taken + rest + (helped if pace.is_late else alone)
+        taken = max(done, begun[-ready - 1])  # where there is room for one more
+        begun.append(max(taken, begun[-1] + step))
+        late.append(pace.is_late)
+    half = batches // 2
+    return (begun[-1] - begun[-half - 1]) / half, sum(late[-half:]) / half
+
+
+@pytest.mark.parametrize(
+    ("step", "least", "most"),
+    [(0.001, 1.0, 1.0), (0.007, 1.0, 1.0), (0.008, 0.6, 0.9), (0.0095, 0.2, 0.6), (0.011, 0, 0)],
+)
+def test_help_comes_as_often_as_training_needs_it(step, least, most):
+    takes, share = steps_with_help(step, alone=0.01, helped=0.007)
+    assert takes == pytest.approx(max(step, 0.007), rel=0.01)
+    assert least <= share <= most
+
+
 @given(
     st.floats(0.001, 2.0),
     st.lists(st.tuples(st.floats(0.0, 1.5), st.floats(0.0, 1.5)), min_size=1, max_size=60),
