@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -18,20 +19,31 @@ DEVICE = torch.device("cuda", 0)
 
 
 @pytest.fixture
-def calls(monkeypatch):
-    """The threads that hand files to nvJPEG, which is that of engines whose buffers have to grow."""
+def calling_through(monkeypatch):
+    """Let new engines, whose buffers have to grow, decode; a function of the test's gets their calls of nvJPEG."""
     if decoding.engines(DEVICE) is None:
         pytest.skip("this GPU has no JPEG engines")
-    nvjpeg, threads = library(), []
 
-    def noted(function, *arguments, call=nvjpeg.call):
+    def install(around):
+        nvjpeg = library()
+        hardware = Engines(nvjpeg, DEVICE)
+        monkeypatch.setattr(decoding, "engines", lambda _: hardware)
+        monkeypatch.setattr(nvjpeg, "call", partial(around, nvjpeg.call))
+
+    return install
+
+
+@pytest.fixture
+def calls(calling_through):
+    """The threads that hand files to nvJPEG."""
+    threads = []
+
+    def noted(call, function, *arguments):
         if function == "nvjpegDecodeBatched":
             threads.append(threading.current_thread())
         call(function, *arguments)
 
-    monkeypatch.setattr(nvjpeg, "call", noted)
-    hardware = Engines(nvjpeg, DEVICE)
-    monkeypatch.setattr(decoding, "engines", lambda _: hardware)
+    calling_through(noted)
     return threads
 
 
@@ -51,22 +63,17 @@ def pinned(photographs):
     return files
 
 
-def test_a_batch_is_handed_over_when_the_one_before_is_done(monkeypatch):
+def test_a_batch_is_handed_over_when_the_one_before_is_done(calling_through):
     """Of another loader's, too; else nvJPEG may never end, if another process uses the GPU."""
-    if decoding.engines(DEVICE) is None:
-        pytest.skip("this GPU has no JPEG engines")
-    nvjpeg, given = library(), []
+    given = []
 
-    def noted(function, *arguments, call=nvjpeg.call):
+    def noted(call, function, *arguments):
         if function == "nvjpegDecodeBatched":
             assert all(event.query() for event in given)
         call(function, *arguments)
         given.append(torch.cuda.current_stream().record_event())
 
-    monkeypatch.setattr(nvjpeg, "call", noted)
-    hardware = Engines(nvjpeg, DEVICE)
-    monkeypatch.setattr(decoding, "engines", lambda _: hardware)
-    given.clear()
+    calling_through(noted)
     files = pinned([jpeg(240, 320, seed=seed) for seed in range(4)])
     busy = torch.ones(8192, 8192, device=DEVICE)
     busy @ busy
