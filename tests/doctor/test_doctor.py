@@ -89,7 +89,7 @@ def test_a_script_that_loads_in_its_own_process_is_to_use_workers(script, photog
 
 
 def test_a_script_bound_by_its_model_is_healthy(script, photographs):
-    result = run(script(step=0.3), photographs, 100, "--steps", 6)
+    result = run(script(step=1.0), photographs, 100, "--steps", 6)
     assert result.exit_code == 0, result.output
     assert "Compute-bound" in result.stdout
     assert "Nothing to change in the input." in result.stdout
