@@ -11,6 +11,7 @@ from fastload.data.encoded import EncodedImages
 from fastload.prefetch.decoded_images import DecodedImages
 from fastload.prefetch.item import Item
 from fastload.prefetch.pace import Pace
+from fastload.prefetch.shortage import Shortage
 from fastload.streams import SideStream, side_stream
 from fastload.transfer.transfer import PinnedFiles, Transfer
 from fastload.transforms import Compose, DecodeJpeg, Key
@@ -23,13 +24,17 @@ class DecodeStage:
     """Pins the files of items and decodes them, each in a thread of its own.
 
     Decoding is the slowest stage of the host, so none waits for another: while one batch is transformed, the next is
-    decoded and the one after that is pinned. Where training waits for most batches, another thread helps to decode.
+    decoded and the one after that is pinned. Where training is short of batches, another thread helps to decode.
+
+    Attributes:
+        shortage: is told of each batch whether it came late.
     """
 
     def __init__(self, decode: DecodeJpeg, device: torch.device) -> None:
         self._decode = decode
         self.side = side_stream(device)
         self.pace = Pace() if isinstance(self.side, SideStream) else None  # a CPU that decodes has no better time
+        self.shortage = Shortage()
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="fastload-decode-too")  # starts when it is needed first
         self._transfer = Transfer(self.side)
 
@@ -62,7 +67,7 @@ class DecodeStage:
 
     def _decoded(self, pinned: PinnedFiles) -> DecodedImages:
         group = Batch(pinned.files, self.side.device)
-        if self.pace is not None and self.pace.is_late:
+        if self.pace is not None and self.shortage.lasts(is_busy=self.pace.is_busy):
             group.helper = self._helper
         self._decode.run(group, Key())
         group.is_decoded = True

@@ -115,7 +115,7 @@ def produce(
             cores.look()
             cores.leave()
             item.slot, item.times.host["slot"] = slot, slot.waited
-            _prepare(item, prepare, slots, items)
+            _prepare(item, prepare, slots, items, decode)
             clock.keep_time()
         if not slots.closed:
             items.end()
@@ -133,13 +133,15 @@ def produce(
         ended.set()
 
 
-def _prepare(item: Item, prepare: Preparer, slots: SlotPool, items: Items) -> None:
+def _prepare(item: Item, prepare: Preparer, slots: SlotPool, items: Items, decode: DecodeStage | None) -> None:
     assert item.slot is not None
     with item.times.stage("prepare"):
         is_left = item.through(prepare)
     if not is_left:
         slots.put_back(item.slot)
         return
+    if decode is not None:
+        decode.shortage.note(is_late=slots.is_awaited)
     items.put(item)
     item.ready.wait()  # asked for the next batch, the loader may write to its tensors again
     item.tree = None

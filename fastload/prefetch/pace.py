@@ -34,12 +34,11 @@ class Pace:
     waited for training. So there is no rest where training waits, nor where decoding takes most of a step.
 
     Attributes:
-        is_late: whether training waited, or nearly, for most of the last batches. One that is late now and then is no
-            reason to do more: the batches that are ready make up for it.
+        is_busy: whether there was no time to spare, or next to none, before most of the last batches.
     """
 
     def __init__(self) -> None:
-        self.is_late = False
+        self.is_busy = False
         self._rests: deque[float] = deque([0.0], maxlen=SEEN)
         self._waits: deque[float] = deque(maxlen=SEEN)
         self._taken: deque[float] = deque(maxlen=SEEN + 1)
@@ -60,7 +59,7 @@ class Pace:
         if len(self._taken) <= SEEN:
             return 0.0
         step = statistics.median(end - begin for begin, end in pairwise(self._taken))
-        self.is_late = statistics.median(self._waits) < NONE * step
+        self.is_busy = statistics.median(self._waits) < NONE * step
         if min(self._waits) < NONE * step:  # training waited, or nearly
             return 0.0
         spare = min(map(operator.add, self._rests, self._waits))

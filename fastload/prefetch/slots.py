@@ -39,8 +39,14 @@ class SlotPool:
         spec = BatchSpec()
         self._slots = [Slot(DoneFence(), FixedBuffer(static, spec) if static else None) for _ in range(depth + IN_HAND)]
         self._in_hand: deque[Slot] = deque()
+        self._asked: Fence = DoneFence()  # behind what the consumer had queued when it asked for its last batch
         self._last_wait = 0.0
         self.reopen()
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the consumer waits for a batch, and the device has done all that it had to do before."""
+        return len(self._in_hand) < IN_HAND and self._asked.passed()
 
     def acquire(self, lines: LineSampler | None = None) -> Slot | None:
         """Wait for a free slot, and for the device to be done with the batch before; None if the pass was closed.
@@ -72,7 +78,7 @@ class SlotPool:
             if slot.buffer is not None:
                 with side.on(slot.consumer):
                     slot.buffer.poison()
-            slot.fence = side.consumed(slot.consumer)
+            slot.fence = self._asked = side.consumed(slot.consumer)
             self._free.put(slot)
             if slot.buffer is not None:
                 slot.buffer.refuse()

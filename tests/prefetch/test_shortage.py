@@ -1,0 +1,167 @@
+"""A second thread helps to decode from when training waits for batches until there is time to spare again."""
+
+import time
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import fastload as fl
+from fastload import transforms as T
+from fastload.decode import device as decoding
+from fastload.decode.engines import WORTH_TWO
+from fastload.prefetch.pace import Pace
+from fastload.prefetch.shortage import SEEN, Shortage
+from fastload.prefetch.slots import IN_HAND, SlotPool
+from fastload.stats.batch_times import Span
+from tests.files import jpeg
+
+MOST = SEEN // 2 + 1
+
+
+def noted(late):
+    shortage = Shortage()
+    for is_late in late:
+        shortage.note(is_late=is_late)
+    return shortage
+
+
+@pytest.mark.parametrize(("late", "is_short"), [(0, False), (MOST - 1, False), (MOST, True), (SEEN, True)])
+def test_training_is_short_where_most_batches_come_late(late, is_short):
+    assert noted([False] * (SEEN - late) + [True] * late).lasts(is_busy=True) == is_short
+
+
+def test_a_thread_with_time_to_spare_needs_no_help():
+    assert not noted([True] * SEEN).lasts(is_busy=False)
+
+
+def test_a_shortage_lasts_until_there_is_time_to_spare():
+    shortage = noted([True] * MOST)
+    assert shortage.lasts(is_busy=True)
+    for _ in range(2 * SEEN):
+        shortage.note(is_late=False)
+        assert shortage.lasts(is_busy=True)
+    assert not shortage.lasts(is_busy=False)
+    assert not shortage.lasts(is_busy=True)
+
+
+class Training:
+    """A thread that decodes, and training, on a clock of their own: up to ``depth`` batches wait for training."""
+
+    def __init__(self, step, alone, helped, depth=3):
+        self.pace, self.shortage = Pace(), Shortage()
+        self.step, self.alone, self.helped = step, alone, helped
+        self.done = self.taken = 0.0
+        self.ends = [0.0] * (depth + IN_HAND)  # of training's steps
+        self.is_helped = []
+
+    def batch(self, slower=1.0):
+        begin = self.taken + self.pace.rest(Span(self.done, self.taken), self.taken)
+        self.is_helped.append(self.shortage.lasts(is_busy=self.pace.is_busy))
+        self.done = begin + slower * (self.helped if self.is_helped[-1] else self.alone)
+        self.taken = max(self.done, self.ends.pop(0))
+        self.shortage.note(is_late=self.taken > self.ends[-1])
+        self.ends.append(max(self.taken, self.ends[-1]) + self.step)
+
+    def batches(self, count):
+        """Return seconds a step and the share of the batches that were helped with."""
+        start, begun = self.ends[-1], len(self.is_helped)
+        for _ in range(count):
+            self.batch()
+        return (self.ends[-1] - start) / count, sum(self.is_helped[begun:]) / count
+
+
+@pytest.mark.parametrize("work", [0.3, 0.6, 0.8, 0.9, 0.97])
+def test_to_fill_the_queue_takes_no_help(work):
+    """At the begin of a pass, and after a slow moment, the thread is busy and training waits for nothing."""
+    training = Training(step=1.0, alone=work, helped=0.7 * work)
+    training.batches(100)
+    training.batch(slower=4)  # as many steps as batches wait, and one
+    assert training.batches(100) == (pytest.approx(1.0, abs=0.02), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("step", "takes", "least", "most"),
+    [(1, 7.0, 1.0, 1.0), (7, 7.1, 0.9, 1.0), (8, 8.3, 0.5, 0.7), (9.5, 9.6, 0.1, 0.3), (10.5, 10.5, 0, 0)],
+)
+def test_help_comes_as_often_as_training_needs_it(step, takes, least, most):
+    training = Training(step, alone=10, helped=7)
+    training.batches(100)
+    step_takes, share = training.batches(400)
+    assert step_takes == pytest.approx(takes, rel=0.02)
+    assert least <= share <= most
+
+
+class Files(Dataset):
+    """Files, of which each batch takes a while to load."""
+
+    def __init__(self, seconds, count):
+        self.files = [jpeg(64, 64, seed=seed) for seed in range(WORTH_TWO)]
+        self.seconds, self.count = seconds, count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        time.sleep(self.seconds / WORTH_TWO)
+        return self.files[index % WORTH_TWO], index
+
+
+def prefetched(device, *, load_s=0.0, batches):
+    transform = T.Compose([T.DecodeJpeg(), T.Resize((32, 32)), T.Normalize((0.5,) * 3, (0.5,) * 3)])
+    files = DataLoader(Files(load_s, WORTH_TWO * batches), WORTH_TWO, num_workers=1, collate_fn=fl.collate)
+    return fl.PrefetchLoader(files, transform=transform, device=device)
+
+
+@pytest.mark.parametrize(("load_s", "step_s", "are_late"), [(0.1, 0.0, True), (0.0, 0.1, False)])
+def test_a_batch_is_late_where_its_consumer_waits(load_s, step_s, are_late, monkeypatch):
+    late = []
+    monkeypatch.setattr(Shortage, "note", lambda _, *, is_late: late.append(is_late))
+    for _ in prefetched("cpu", load_s=load_s, batches=10):
+        time.sleep(step_s)
+    assert len(late) == 10
+    assert (sum(late) > MOST) == are_late
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("cycles", "is_helped"), [(0, True), (30_000_000, False)])
+def test_only_a_device_with_nothing_left_to_do_gets_help(cycles, is_helped, monkeypatch):
+    """The host is ahead of the device in both; a step of so many cycles takes 15 to 30 ms."""
+    helpers = []
+
+    def noted(files, device, helper, decode=decoding.decode):
+        helpers.append(helper)
+        return decode(files, device, helper)
+
+    monkeypatch.setattr("fastload.transforms.decode.decode", noted)
+    for images, _ in prefetched("cuda", batches=60):
+        images.sum()
+        torch.cuda._sleep(cycles)
+    assert len(helpers) == 60
+    assert any(helpers) == is_helped
+
+
+class Passing:
+    """A point in the work of a device, and a side stream whose every point it is."""
+
+    def __init__(self, *, is_passed):
+        self.is_passed = is_passed
+
+    def consumed(self, consumer):  # noqa: ARG002
+        return self
+
+    def wait(self): ...
+
+    def passed(self):
+        return self.is_passed
+
+
+@pytest.mark.parametrize("is_passed", [False, True])
+def test_a_batch_is_awaited_once_the_device_has_nothing_else_to_do(is_passed):
+    slots, side = SlotPool(depth=3), Passing(is_passed=is_passed)
+    for _ in range(4):
+        slots.release(side)  # the consumer asks
+        slots.hand_out(slots.acquire(), None)
+    assert not slots.is_awaited  # it works on the last
+    slots.release(side)
+    assert slots.is_awaited == is_passed
