@@ -15,7 +15,8 @@ from functools import cache, partial
 import numpy as np
 import torch
 
-from fastload.decode.nvjpeg import HARDWARE, DecodingError, Files, Library, State, library
+from fastload.decode.files import Files
+from fastload.decode.nvjpeg import HARDWARE, DecodingError, Library, State, library
 from fastload.environment import FEW_QUEUES
 from fastload.interrupts import interrupt_cores
 from fastload.streams import DoneFence, Fence, fence_on_current_stream, wait_for_current_stream

@@ -85,7 +85,7 @@ def test_a_batch_is_handed_over_when_the_one_before_is_done(calling_through):
         for stream in streams:
             with torch.cuda.stream(stream):
                 decoding.decode(files, DEVICE)
-    assert len(given) == 1 + 3 + 4  # one sets the size of batch, and three grow the buffers
+    assert len(given) == 1 + 1 + 4  # one sets the size of batch, and one grows the buffers
 
 
 def test_two_threads_decode_a_batch_to_the_same_pixels(calls, helper):

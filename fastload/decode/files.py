@@ -1,0 +1,68 @@
+"""``Files``: JPEG files as nvJPEG is handed them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["Files"]
+
+PLANES = 4  # places for planes in nvjpegImage_t; three are used
+BLOCK = 16  # rows that are coded together, if colours have half the resolution
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files for nvJPEG, the longest first: where they are, how long, and what they are decoded to.
+
+    The lengths are int64, which is what ``size_t`` is for numbers so small.
+    """
+
+    addresses: np.ndarray
+    lengths: np.ndarray
+    images: np.ndarray  # nvjpegImage_t: the channels, then their pitches
+
+    @classmethod
+    def of(cls, addresses: np.ndarray, lengths: np.ndarray, planes: np.ndarray, pitches: np.ndarray) -> Files:
+        """Files in any order.
+
+        Longest first, so that no long file starts last. It also puts files of similar length at the same index in each
+        batch: nvJPEG seems to keep a buffer for each index, and takes tens of milliseconds to enlarge one.
+        """
+        lengths = lengths.astype(np.int64)
+        order = np.argsort(-lengths, kind="stable")
+        images = np.zeros((len(order), 2 * PLANES), dtype=np.uint64)
+        images[:, : planes.shape[1]] = planes[order]
+        images[:, PLANES : PLANES + planes.shape[1]] = pitches[order, None]
+        return cls(addresses[order], lengths[order], images)
+
+    def __len__(self) -> int:
+        return len(self.addresses)
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self.addresses, self.lengths, self.images
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Of the images, int64 (3, N): bytes of a plane, bytes of a row, and rows, each in whole blocks of pixels."""
+        channels = self.images.astype(np.int64)
+        planes, widths = channels[:, 1] - channels[:, 0], channels[:, PLANES]
+        rows = -(-planes // (widths * BLOCK)) * BLOCK
+        return np.stack([rows * widths, widths, rows])
+
+    def halves(self) -> tuple[Files, Files]:
+        """Every other file, and the others: they take about as long as each other."""
+        first, second = (Files(*(np.ascontiguousarray(array[start::2]) for array in self.arrays)) for start in range(2))
+        return first, second
+
+    def repeated(self, index: int, lengths: np.ndarray) -> Files:
+        """One of the files in every place, said to have these lengths as far as memory goes.
+
+        What follows the file is read with it, and does no harm.
+        """
+        ends = self.addresses.astype(np.int64) + self.lengths
+        memory = ends.max() - int(self.addresses[index])
+        same = np.full(len(self), index)
+        return Files(self.addresses[same], np.minimum(lengths, memory), self.images[same])

@@ -1,0 +1,75 @@
+"""``Room``: the files and images that nvJPEG's buffers have grown for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fastload.decode.files import Files
+
+__all__ = ["NO_ROOM", "Room"]
+
+FURTHER_UP = 8  # in a later batch a place may get a file as long as those of an eighth of the batch further up in this
+MARGIN = 2  # and longer, but seldom by more than this factor
+LONG = 8  # times the mean length of a batch's files; no room is made for longer ones, of which there may be few
+LARGE = 2  # times the mean area of its images; nor for larger ones
+
+
+@dataclass(frozen=True)
+class Room:
+    """The length of file that each place of a batch has room for, and the sizes of image that all places have.
+
+    nvJPEG has buffers for each place of a batch, one as long as the file and others for the image. When one of them
+    grows, it waits for all that has been queued on the device, tens of milliseconds, in which nothing else can be
+    queued. Images of much the same size come to each place sooner or later, so that buffers would grow for hundreds of
+    batches. Therefore, all of them grow together when one would (docs/notes/first-steps.md).
+
+    There is no room for the few files that are far longer, and images that are far larger, than the others, which would
+    take the memory of so many of them. The places that these come to have to grow by themselves.
+    """
+
+    lengths: np.ndarray
+    sizes: np.ndarray  # as Files.sizes, each the largest
+
+    def holds(self, files: Files) -> bool:
+        """Whether no buffer has to grow for these files, but for the few that are long or large."""
+        if len(files) > len(self.lengths):
+            return False
+        has_length = files.lengths <= self.lengths[: len(files)]
+        has_size = (files.sizes <= self.sizes[:, None]).all(axis=0)
+        if has_length.all() and has_size.all():
+            return True
+        return bool((has_length | _is_long(files)).all() and (has_size | _is_large(files)).all())
+
+    def larger(self, files: Files) -> tuple[Room, list[Files]]:
+        """The room for files like these, and the batches that nvJPEG has to decode before them to have it."""
+        known = np.zeros(len(files), dtype=np.int64)
+        known[: len(self.lengths)] = self.lengths[: len(files)]
+        sizes = np.where(_is_large(files), 0, files.sizes)
+        largest = dict.fromkeys(sizes.argmax(axis=1).tolist())
+        batches = [files.repeated(index, _longer_lengths(files)) for index in largest]
+        lengths = np.max([known, *(each.lengths for each in (files, *batches))], axis=0)
+        return Room(lengths, np.maximum(sizes.max(axis=1), self.sizes)), batches
+
+
+NO_ROOM = Room(np.zeros(0, dtype=np.int64), np.zeros(3, dtype=np.int64))
+
+
+def _is_long(files: Files) -> np.ndarray:
+    is_long: np.ndarray = files.lengths > LONG * files.lengths.mean()
+    return is_long
+
+
+def _is_large(files: Files) -> np.ndarray:
+    planes = files.sizes[0]
+    is_large: np.ndarray = planes > LARGE * planes.mean()
+    return is_large
+
+
+def _longer_lengths(files: Files) -> np.ndarray:
+    """For each place of a batch a length that its files seldom have in later ones."""
+    places = np.arange(len(files))
+    further_up = np.maximum(places - len(files) // FURTHER_UP, _is_long(files).sum())
+    lengths: np.ndarray = MARGIN * files.lengths[further_up]
+    return lengths
