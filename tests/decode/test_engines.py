@@ -3,6 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from random import Random
 
 import pytest
 import torch
@@ -86,6 +87,36 @@ def test_a_batch_is_handed_over_when_the_one_before_is_done(calling_through):
             with torch.cuda.stream(stream):
                 decoding.decode(files, DEVICE)
     assert len(given) == 1 + 1 + 4  # one sets the size of batch, and one grows the buffers
+
+
+def test_buffers_grow_again_for_a_batch_of_larger_images(calls):
+    small, large = (pinned([jpeg(*size, seed=seed) for seed in range(8)]) for size in ((60, 80), (240, 320)))
+    counts, decoded = [], []
+    for files in (small, large, small, large):
+        calls.clear()
+        decoded.append(decoding.decode(files, DEVICE)[0])
+        counts.append(len(calls))
+    assert counts == [1 + 1, 1 + 1, 1, 1]  # one more where buffers grow
+    for before, after in zip(decoded[:2], decoded[2:], strict=True):
+        assert all(map(torch.equal, before, after))
+
+
+@pytest.mark.usefixtures("calls")
+def test_decoding_soon_stops_to_wait_for_the_device():
+    """Also if the images of the first batch are smaller: nvJPEG waits for all other work when a buffer grows."""
+    random = Random(0)
+    pool = [jpeg(random.randint(150, 300), random.randint(150, 300), seed=seed) for seed in range(200)]
+    batches = [[jpeg(100, 100)] * 64] + [random.choices(pool, k=64) for _ in range(24)]
+    training, side = torch.cuda.Stream(), torch.cuda.Stream()
+    waited = []
+    for files in map(pinned, batches):
+        with torch.cuda.stream(training):
+            torch.cuda._sleep(300_000_000)
+        with torch.cuda.stream(side):
+            decoding.decode(files, DEVICE)
+        waited.append(training.query())
+        torch.cuda.synchronize()
+    assert not any(waited[12:])
 
 
 def test_two_threads_decode_a_batch_to_the_same_pixels(calls, helper):
