@@ -77,14 +77,22 @@ class State:
 
         ``wait`` waits for what was queued on ``stream``.
         """
-        if len(files) != self._batch:
-            self._library.call("nvjpegDecodeBatchedInitialize", self._handle, self._state, len(files), 1, RGB)
-            self._batch = len(files)
-        if not self._room.holds(files):
-            self._room, batches = self._room.larger(files)  # once, even if a file is bad
+        self._set_batch(len(files))
+        if self._room.holds(files):
+            return
+        self._room, batches = self._room.larger(files)  # once, even if it fails
+        try:
             for larger in batches:
                 self.decode(larger, stream)
                 wait()
+        except DecodingError:  # there may be memory for these files, and if one is bad, the next call says so
+            wait()
+            self._set_batch(len(files))
+
+    def _set_batch(self, size: int) -> None:
+        if size != self._batch:
+            self._library.call("nvjpegDecodeBatchedInitialize", self._handle, self._state, size, 1, RGB)
+            self._batch = size
 
     def decode(self, files: Files, stream: int) -> None:
         """Queue the decoding of as many files as it is ready for."""
