@@ -14,14 +14,18 @@ BLOCK = 16  # rows that are coded together, if colours have half the resolution
 
 @dataclass(frozen=True)
 class Files:
-    """Files for nvJPEG, the longest first: where they are, how long, and what they are decoded to.
+    """N files for nvJPEG, the longest first.
 
-    The lengths are int64, which is what ``size_t`` is for numbers so small.
+    Attributes:
+        addresses: where they are on the host, uint64 (N,).
+        lengths: in bytes, int64 (N,), which nvJPEG reads as ``size_t``.
+        images: what they are decoded to, uint64 (N, 8), each row an ``nvjpegImage_t``: addresses of the channels'
+            planes on the device, then bytes from one row to the next.
     """
 
     addresses: np.ndarray
     lengths: np.ndarray
-    images: np.ndarray  # nvjpegImage_t: the channels, then their pitches
+    images: np.ndarray
 
     @classmethod
     def of(cls, addresses: np.ndarray, lengths: np.ndarray, planes: np.ndarray, pitches: np.ndarray) -> Files:
@@ -58,9 +62,9 @@ class Files:
         return first, second
 
     def repeated(self, index: int, lengths: np.ndarray) -> Files:
-        """One of the files in every place, said to have these lengths as far as memory goes.
+        """One of the files in every place, said to have these lengths, or less where the batch's memory ends.
 
-        What follows the file is read with it, and does no harm.
+        nvJPEG reads what follows the file with it, which does no harm.
         """
         ends = self.addresses.astype(np.int64) + self.lengths
         memory = ends.max() - int(self.addresses[index])

@@ -27,10 +27,14 @@ class Room:
 
     There is no room for the few files that are far longer, and images that are far larger, than the others, which would
     take the memory of so many of them. The places that these come to have to grow by themselves.
+
+    Attributes:
+        lengths: bytes of a file, int64 (N,) for batches of at most N files.
+        sizes: the largest of each of ``Files.sizes``, int64 (3,).
     """
 
     lengths: np.ndarray
-    sizes: np.ndarray  # as Files.sizes, each the largest
+    sizes: np.ndarray
 
     def holds(self, files: Files) -> bool:
         """Whether no buffer has to grow for these files, but for the few that are long or large."""
@@ -47,8 +51,8 @@ class Room:
         known = np.zeros(len(files), dtype=np.int64)
         known[: len(self.lengths)] = self.lengths[: len(files)]
         sizes = np.where(_is_large(files), 0, files.sizes)
-        largest = dict.fromkeys(sizes.argmax(axis=1).tolist())
-        batches = [files.repeated(index, _longer_lengths(files)) for index in largest]
+        longer, largest = _longer_lengths(files), dict.fromkeys(sizes.argmax(axis=1).tolist())
+        batches = [files.repeated(index, longer) for index in largest]
         lengths = np.max([known, *(each.lengths for each in (files, *batches))], axis=0)
         return Room(lengths, np.maximum(sizes.max(axis=1), self.sizes)), batches
 

@@ -7,8 +7,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastload.data.collate import collate
-from fastload.decode import device as decoding
 from fastload.interrupts import interrupt_cores
 from fastload.prefetch.decode_ahead import DecodeStage
 from fastload.prefetch.item import Item
@@ -16,9 +14,7 @@ from fastload.prefetch.pace import KEPT, MOST, SEEN, Pace
 from fastload.prefetch.stage import Stage
 from fastload.stats.batch_times import BatchTimes, Span
 from fastload.streams import side_stream
-from fastload.structure.tree import tree_flatten
 from fastload.transforms import DecodeJpeg
-from tests.files import jpeg
 
 CPU = torch.device("cpu")
 STEP = 0.04
@@ -125,29 +121,6 @@ def test_a_rest_does_not_keep_a_pass_from_its_end():
 
 def test_a_cpu_that_decodes_does_not_rest():
     assert DecodeStage(DecodeJpeg(), CPU).pace is None
-
-
-@pytest.mark.parametrize(("is_late", "is_busy"), [(False, False), (False, True), (True, False), (True, True)])
-def test_a_thread_helps_where_training_is_short_of_batches(is_late, is_busy, monkeypatch):
-    helpers = []
-
-    def noted(files, device, helper, decode=decoding.decode):
-        helpers.append(helper)
-        return decode(files, device, helper)
-
-    monkeypatch.setattr("fastload.transforms.decode.decode", noted)
-    stage = DecodeStage(DecodeJpeg(), CPU)
-    stage.pace = Pace()
-    stage.pace.is_busy = is_busy
-    for _ in range(SEEN):
-        stage.shortage.note(is_late=is_late)
-    item = Item(tree_flatten(collate([jpeg()])), None, BatchTimes(0, CPU))
-    stage.pin(item)
-    stage.decode(item)
-    assert [helper is not None for helper in helpers] == [is_late and is_busy]
-    stage.close()
-    with pytest.raises(RuntimeError, match="shutdown"):
-        stage._helper.submit(print)
 
 
 @pytest.mark.gpu

@@ -1,4 +1,4 @@
-"""A second thread helps to decode from when training waits for batches until there is time to spare again."""
+"""A second thread helps to decode from when training waits for every batch until there is time to spare again."""
 
 import time
 
@@ -10,11 +10,16 @@ import fastload as fl
 from fastload import transforms as T
 from fastload.decode import device as decoding
 from fastload.decode.engines import WORTH_TWO
+from fastload.prefetch.decode_ahead import DecodeStage
+from fastload.prefetch.item import Item
 from fastload.prefetch.pace import Pace
 from fastload.prefetch.shortage import MANY, Shortage
 from fastload.prefetch.slots import IN_HAND, SlotPool
-from fastload.stats.batch_times import Span
+from fastload.stats.batch_times import BatchTimes, Span
+from fastload.structure.tree import tree_flatten
 from tests.files import jpeg
+
+CPU = torch.device("cpu")
 
 
 def noted(late):
@@ -127,10 +132,9 @@ def test_a_batch_is_late_where_its_consumer_waits(load_s, step_s, are_late, monk
     assert (sum(late) >= MANY) == are_late
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize(("cycles", "is_helped"), [(0, True), (60_000_000, False)])
-def test_only_a_device_with_nothing_left_to_do_gets_help(cycles, is_helped, monkeypatch):
-    """Decoding a batch takes about 8 ms, and a step of so many cycles 30 to 60."""
+@pytest.fixture
+def helpers(monkeypatch):
+    """What each batch is decoded with beside the thread that decodes: another one, or None."""
     helpers = []
 
     def noted(files, device, helper, decode=decoding.decode):
@@ -138,6 +142,29 @@ def test_only_a_device_with_nothing_left_to_do_gets_help(cycles, is_helped, monk
         return decode(files, device, helper)
 
     monkeypatch.setattr("fastload.transforms.decode.decode", noted)
+    return helpers
+
+
+@pytest.mark.parametrize(("is_late", "is_busy"), [(False, False), (False, True), (True, False), (True, True)])
+def test_a_thread_helps_where_training_is_short_of_batches(is_late, is_busy, helpers):
+    stage = DecodeStage(T.DecodeJpeg(), CPU)
+    stage.pace = Pace()
+    stage.pace.is_busy = is_busy
+    for _ in range(MANY):
+        stage.shortage.note(is_late=is_late)
+    item = Item(tree_flatten(fl.collate([jpeg()])), None, BatchTimes(0, CPU))
+    stage.pin(item)
+    stage.decode(item)
+    assert [helper is not None for helper in helpers] == [is_late and is_busy]
+    stage.close()
+    with pytest.raises(RuntimeError, match="shutdown"):
+        stage._helper.submit(print)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("cycles", "is_helped"), [(0, True), (60_000_000, False)])
+def test_only_a_device_with_nothing_left_to_do_gets_help(cycles, is_helped, helpers):
+    """Decoding a batch takes about 8 ms, and a step of so many cycles 30 to 60."""
     for images, _ in prefetched("cuda", Files(60 * 256, side=192), batch=256, workers=4):
         images.sum()
         torch.cuda._sleep(cycles)
