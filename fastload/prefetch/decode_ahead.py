@@ -19,6 +19,8 @@ from fastload.transforms.batch import Batch
 
 __all__ = ["DecodeStage"]
 
+PINNED = 3  # batches of files: one that the device reads, one that is decoded next, and one that is pinned meanwhile
+
 
 class DecodeStage:
     """Pins the files of items and decodes them, each in a thread of its own.
@@ -36,7 +38,7 @@ class DecodeStage:
         self.pace = Pace() if isinstance(self.side, SideStream) else None  # a CPU that decodes has no better time
         self.shortage = Shortage()
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="fastload-decode-too")  # starts when it is needed first
-        self._transfer = Transfer(self.side)
+        self._transfer = Transfer(self.side, reserve=PINNED)
 
     @classmethod
     def of(cls, transform: Any, device: torch.device) -> DecodeStage | None:

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 import torch
 
 from fastload.environment import cores
-from fastload.streams import Fence
+from fastload.streams import DoneFence, Fence
 
 __all__ = ["HostCopy", "StagingPool", "copy_threads", "memcpy"]
 
@@ -34,6 +34,10 @@ class StagingPool:
 
     Without an accelerator the memory is not pinned. One thread may acquire a block and another release it. Who
     acquires several before releasing the first gets more than ``MOST``.
+
+    Args:
+        reserve: how many blocks to take as soon as the first is needed. To take one keeps all threads from the device
+            for tens of milliseconds, which is better done before training begins.
     """
 
     # One that the device reads, one that the host fills: copies of one stream go one after the other.
@@ -42,20 +46,23 @@ class StagingPool:
     # Bytes, at least, and sizes are powers of two: batches that differ a little share a block.
     LEAST = 2**16
 
-    def __init__(self) -> None:
+    def __init__(self, reserve: int = 0) -> None:
         self.threads = copy_threads()
+        self._reserve = reserve  # blocks that are yet to be taken
         self._blocks: deque[tuple[torch.Tensor, Fence]] = deque()  # each with what to wait for before it is used again
 
     def acquire(self, size: int) -> torch.Tensor:
         """A block of ``size`` bytes or more, uint8 (bytes,); waits for the device if all are being read."""
+        while self._reserve:
+            self._reserve -= 1
+            self.release(self._new(size), DoneFence())
         if self._blocks and (len(self._blocks) >= self.MOST or self._blocks[0][1].passed()):
             block, read = self._blocks.popleft()
             read.wait()
             if len(block) >= size:
                 return block
             del block  # before a larger one is taken
-        size = max(self.LEAST, 1 << (size - 1).bit_length())
-        return torch.empty(size, dtype=torch.uint8, pin_memory=torch.accelerator.is_available())
+        return self._new(size)
 
     def release(self, block: torch.Tensor, read: Fence) -> None:
         """``block`` may be used again once the device has passed ``read``."""
@@ -65,6 +72,10 @@ class StagingPool:
         """End the threads and drop all blocks; PyTorch reuses their memory once the device has read it."""
         self.threads.shutdown()
         self._blocks.clear()
+
+    def _new(self, size: int) -> torch.Tensor:
+        size = max(self.LEAST, 1 << (size - 1).bit_length())
+        return torch.empty(size, dtype=torch.uint8, pin_memory=torch.accelerator.is_available())
 
 
 def copy_threads() -> ThreadPoolExecutor:

@@ -46,11 +46,12 @@ class Transfer:
     Args:
         side: the stream, and with it the device.
         pack: whether to do 1 and 2; by default where the device's memory is not the host's.
+        reserve: the pinned blocks that are taken with the first batch.
     """
 
-    def __init__(self, side: SideStream | SyncStream, *, pack: bool | None = None) -> None:
+    def __init__(self, side: SideStream | SyncStream, *, pack: bool | None = None, reserve: int = 0) -> None:
         self._side = side
-        self._pool = StagingPool()
+        self._pool = StagingPool(reserve)
         self._packs = side.device.type not in STREAMLESS if pack is None else pack
 
     def close(self) -> None:

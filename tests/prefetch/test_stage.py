@@ -147,8 +147,16 @@ def test_images_wait_for_a_place_decoded(device):
 @pytest.mark.parametrize("device", DEVICES)
 def test_g04_beside_the_batch_that_is_transformed_the_images_of_one_more_are_there(device):
     decode = Noting()
+
+    def waits_for_the_next_batch(images):
+        until = time.monotonic() + 10
+        while decode.most <= DECODED_AHEAD and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(0.05)  # in which a third would come
+        return images
+
     files = DataLoader(Files(), BATCH, collate_fn=fl.collate, num_workers=2)
-    transform = T.Compose([decode, T.RandomResizedCrop(16), lambda images: time.sleep(0.05) or images])
+    transform = T.Compose([decode, T.RandomResizedCrop(16), waits_for_the_next_batch])
     assert len(list(fl.PrefetchLoader(files, transform=transform, device=device, depth=4))) == 6
     assert decode.most == 1 + DECODED_AHEAD
 
@@ -180,3 +188,20 @@ def test_g04_few_batches_are_pinned_however_far_workers_are_ahead():
         time.sleep(0.01)
     files = PINNED_AHEAD + StagingPool.MOST  # one that is decoded, and one of which the device still reads
     assert torch.cuda.host_memory_stats()["allocated_bytes.current"] - before < (files + 1) * block
+
+
+@pytest.mark.gpu
+def test_pinned_memory_for_files_is_taken_with_the_first_batch():
+    """To take a block later would keep training from the device."""
+    file = jpeg(1500, 1500)
+    batches = DataLoader([file] * 64, 4, collate_fn=fl.collate, num_workers=2)
+    torch._C._host_emptyCache()
+    passing = iter(
+        fl.PrefetchLoader(batches, transform=T.Compose([T.DecodeJpeg(), T.RandomResizedCrop(16)]), device="cuda")
+    )
+    next(passing)
+    taken = torch.cuda.host_memory_stats()["allocated_bytes.current"]
+    for images, _ in passing:
+        torch.cuda._sleep(20_000_000)
+        images.sum()
+    assert torch.cuda.host_memory_stats()["allocated_bytes.current"] - taken < 4 * len(file)

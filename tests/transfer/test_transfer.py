@@ -342,6 +342,15 @@ def test_a_pool_has_no_more_blocks_than_it_may():
     assert [reading.has_read for reading in readings] == [True] * 8 + [False] * 2
 
 
+def test_reserved_blocks_are_taken_with_the_first():
+    pool = StagingPool(reserve=3)
+    first = pool.acquire(100_000)
+    reserved = [block.data_ptr() for block, _ in pool._blocks]
+    assert [pool.acquire(100_000).data_ptr() for _ in range(2)] == reserved
+    assert len(reserved) == 2
+    assert first.data_ptr() not in reserved
+
+
 def test_blocks_grow_to_what_is_needed():
     pool = StagingPool()
     for size in (10, 100_000, 3, 1_000_000):
