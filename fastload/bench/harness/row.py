@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["Row", "ratio_to", "row"]
+__all__ = ["Row", "first_share", "ratio_to", "row"]
 
 Row = dict[str, Any]
 
@@ -31,6 +31,15 @@ def ratio_to(baseline: str, ratios: Sequence[float]) -> dict[str, float]:
     0.98
     """
     return {f"ratio_to_{baseline}": statistics.median(ratios), "ratio_iqr": _quartile_range(ratios)}
+
+
+def first_share(shares: Sequence[float]) -> dict[str, float]:
+    """Return a row's entries for its share of the limit in the first steps, of which there is one a run.
+
+    >>> first_share([0.98, 0.97, 0.99])["first_share"]
+    0.98
+    """
+    return {"first_share": statistics.median(shares), "first_iqr": _quartile_range(shares)}
 
 
 def _quartile_range(values: Sequence[float]) -> float:

@@ -22,6 +22,7 @@ BESIDE = (
     "peak_gib",
     "host_us",
 )
+SPREADS = {"first_share": "first_iqr"}
 DECIMALS = {1: 3, 2: 1}  # by the digits before the point
 SMALL = 0.1  # below it three decimals are too few
 HEADINGS = {
@@ -82,7 +83,8 @@ def _cells(row: Row) -> dict[str, str]:
     }
     for key in BESIDE:
         if key in row:
-            cells[key] = figure_of(row[key], row.get("ratio_iqr", 0) if key.startswith("ratio_to_") else 0)
+            spread = "ratio_iqr" if key.startswith("ratio_to_") else SPREADS.get(key, "")
+            cells[key] = figure_of(row[key], row.get(spread, 0))
     return cells
 
 

@@ -8,7 +8,6 @@ does nothing.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ import torch
 
 from fastload.bench.harness.plan import Plan, turns
 from fastload.bench.harness.process import in_new_process
-from fastload.bench.harness.row import Row
+from fastload.bench.harness.row import Row, first_share
 from fastload.bench.harness.suite import Sizes, Suite, sizes_on
 from fastload.bench.harness.turns import Figure, Figures, by_turns
 from fastload.bench.harness.window import Window
@@ -81,7 +80,7 @@ def _first_shares(plan: Plan[JpegSize], windows: FileWindows, subjects: Sequence
         in_new_process(first_shares, plan.size, windows.files.root, order, plan.device)
         for order, _ in zip(orders, plan.track(["first steps"] * len(orders), "measuring"), strict=True)
     ]
-    return {name: {"first_share": statistics.median(run[name] for run in shares)} for name in subjects}
+    return {name: first_share([run[name] for run in shares]) for name in subjects}
 
 
 def first_shares(size: JpegSize, root: Path, subjects: Sequence[str], device: torch.device) -> dict[str, float]:
