@@ -49,7 +49,10 @@ class EncodedImages:
         turned: the EXIF orientation of each file that it turned, by its index in the batch; empty if the user said
             whether it should.
         container: ``list`` or ``tuple`` if images are to come in one, and not as a batch where their sizes agree.
+        is_lent: whether other files get the block's memory once these are decoded.
     """
+
+    is_lent = False
 
     def __init__(
         self,

@@ -44,7 +44,8 @@ def _decode(files: EncodedImages, row: int) -> tuple[torch.Tensor, str | None]:
     _, _, height, width, kind = files.table[row].tolist()
     problem = files.problems.get(row)
     if kind == Kind.PIXELS:
-        return files.file(row).view(height, width, CHANNELS), problem
+        stored = files.file(row).view(height, width, CHANNELS)
+        return stored.clone() if files.is_lent else stored, problem
     if kind == Kind.JPEG:
         try:
             return torch.from_numpy(pixels(files.file(row).numpy().tobytes())), problem

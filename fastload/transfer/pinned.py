@@ -6,7 +6,7 @@ import ctypes
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 import torch
 
@@ -53,9 +53,7 @@ class StagingPool:
 
     def acquire(self, size: int) -> torch.Tensor:
         """A block of ``size`` bytes or more, uint8 (bytes,); waits for the device if all are being read."""
-        while self._reserve:
-            self._reserve -= 1
-            self.release(self._new(size), DoneFence())
+        self._take_reserve(size)
         if self._blocks and (len(self._blocks) >= self.MOST or self._blocks[0][1].passed()):
             block, read = self._blocks.popleft()
             read.wait()
@@ -72,6 +70,12 @@ class StagingPool:
         """End the threads and drop all blocks; PyTorch reuses their memory once the device has read it."""
         self.threads.shutdown()
         self._blocks.clear()
+
+    def _take_reserve(self, size: int) -> None:
+        count, self._reserve = self._reserve, 0
+        with suppress(RuntimeError):  # fewer may do where memory lacks
+            for _ in range(count):
+                self.release(self._new(size), DoneFence())
 
     def _new(self, size: int) -> torch.Tensor:
         size = max(self.LEAST, 1 << (size - 1).bit_length())

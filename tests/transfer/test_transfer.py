@@ -9,11 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torchvision import tv_tensors
 
-from fastload.streams import side_stream
+from fastload.data.collate import collate
+from fastload.decode.cpu import decode_on_cpu
+from fastload.streams import SyncStream, side_stream
 from fastload.structure.tree import tree_flatten, tree_unflatten
 from fastload.transfer.packing import ALIGNMENT, FEW, SMALL, PackedBlock, plan_copies
 from fastload.transfer.pinned import StagingPool
 from fastload.transfer.transfer import Transfer, device_blocks
+from tests.files import OTHERS, jpeg
 
 # On the CPU the blocks are the host's own; how batches are packed and made again does not depend on where they lie.
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -349,6 +352,32 @@ def test_reserved_blocks_are_taken_with_the_first():
     assert [pool.acquire(100_000).data_ptr() for _ in range(2)] == reserved
     assert len(reserved) == 2
     assert first.data_ptr() not in reserved
+
+
+def test_a_pool_makes_do_with_fewer_blocks_where_memory_lacks():
+    class Small(StagingPool):
+        left = 1
+
+        def _new(self, size):
+            if not self.left:
+                raise RuntimeError("out of memory")
+            self.left -= 1
+            return super()._new(size)
+
+    pool = Small(reserve=3)
+    for _ in range(3):
+        pool.release(pool.acquire(100), Reading(has_read=True))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        [pool.acquire(100) for _ in range(2)]
+
+
+def test_images_decoded_on_the_cpu_keep_their_pixels_when_the_files_memory_is_used_again():
+    transfer = Transfer(SyncStream(torch.device("cpu")), pack=True)
+    with transfer.pinned(collate([OTHERS["PNG"], jpeg(7, 9)])) as files:
+        images, _ = decode_on_cpu(files)
+    expected = [image.clone() for image in images]
+    transfer.pin(collate([b"no image", OTHERS["WebP"], OTHERS["WebP"]])).files.block.fill_(7)
+    assert all(torch.equal(image, right) for image, right in zip(images, expected, strict=True))
 
 
 def test_blocks_grow_to_what_is_needed():
