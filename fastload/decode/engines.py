@@ -40,7 +40,7 @@ class Engines:
         self._device = device
         self._lock = threading.Lock()
         self._done: Fence = DoneFence()  # behind the last batch
-        self._has_room = True  # on the device, for the buffers of a second state
+        self._is_helped = True  # until memory for a second state, or a second thread, is not to be had
         self._handle = ctypes.c_void_p()
         with torch.cuda.device(device):
             nvjpeg.call("nvjpegCreateEx", HARDWARE, None, None, 0, ctypes.byref(self._handle))
@@ -76,7 +76,7 @@ class Engines:
         with self._lock, torch.cuda.device(self._device):
             self._done.wait()
             try:
-                self._decode(files, stream, helper if self._has_room and len(files) >= WORTH_TWO else None)
+                self._decode(files, stream, helper if self._is_helped and len(files) >= WORTH_TWO else None)
             finally:
                 self._done = fence_on_current_stream(self._device)
 
@@ -89,12 +89,17 @@ class Engines:
         except DecodingError:
             wait_for_current_stream(self._device)
             self._decode(files, stream, None)  # raises it again if a file is bad
-            self._has_room = False
+            self._is_helped = False
 
     def _decode_with(self, helper: Executor, files: Files, stream: int) -> None:
         mine, others = files.halves()
         state, beside = self._prepared(0, mine, stream), self._prepared(1, others, stream)
-        helped = helper.submit(self._help, beside, others, stream)
+        try:
+            helped = helper.submit(self._help, beside, others, stream)
+        except RuntimeError:  # no thread can be started; the helper has kept the call, so it must not be asked again
+            self._is_helped = False
+            self._decode(files, stream, None)
+            return
         try:
             state.decode(mine, stream)
         finally:
@@ -112,9 +117,17 @@ class Engines:
             state.decode(share, stream)
 
 
-@cache
+_making = threading.Lock()
+
+
 def engines(device: torch.device) -> Engines | None:
     """The JPEG engines of ``device``; None if it has none or nvJPEG is not installed."""
+    with _making:  # two threads that ask at the same time get the same
+        return _engines(device)
+
+
+@cache
+def _engines(device: torch.device) -> Engines | None:
     nvjpeg = library()
     if nvjpeg is None or device.type != "cuda":
         return None
@@ -127,6 +140,6 @@ def engines(device: torch.device) -> Engines | None:
             "CUDA was initialised before fastload was imported, so decoding and training share hardware queues and "
             "wait for each other: import fastload first, or set CUDA_DEVICE_MAX_CONNECTIONS=32 in the environment",
             UserWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     return found

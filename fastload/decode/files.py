@@ -62,11 +62,12 @@ class Files:
         return first, second
 
     def repeated(self, index: int, lengths: np.ndarray) -> Files:
-        """One of the files in every place, said to have these lengths, or less where the batch's memory ends.
+        """One of the files in every place, said to have these lengths, but none below its own.
 
-        nvJPEG reads what follows the file with it, which does no harm.
+        nvJPEG reads what follows the file in the batch's memory with it, which does no harm. Where that ends, so do the
+        lengths.
         """
         ends = self.addresses.astype(np.int64) + self.lengths
         memory = ends.max() - int(self.addresses[index])
         same = np.full(len(self), index)
-        return Files(self.addresses[same], np.minimum(lengths, memory), self.images[same])
+        return Files(self.addresses[same], np.clip(lengths, self.lengths[index], memory), self.images[same])

@@ -80,7 +80,7 @@ class State:
         self._set_batch(len(files))
         if self._room.holds(files):
             return
-        self._room, batches = self._room.larger(files)  # once, even if it fails
+        room, batches = self._room.larger(files)
         try:
             for larger in batches:
                 self.decode(larger, stream)
@@ -88,9 +88,11 @@ class State:
         except DecodingError:  # there may be memory for these files, and if one is bad, the next call says so
             wait()
             self._set_batch(len(files))
+        self._room = room  # also if it failed: the next batch would fail likewise
 
     def _set_batch(self, size: int) -> None:
         if size != self._batch:
+            self._batch = 0  # initialise again before the next batch if this fails
             self._library.call("nvjpegDecodeBatchedInitialize", self._handle, self._state, size, 1, RGB)
             self._batch = size
 
@@ -100,7 +102,7 @@ class State:
         try:
             self._library.call("nvjpegDecodeBatched", self._handle, self._state, *addresses, ctypes.c_void_p(stream))
         except DecodingError:
-            self._batch = 0  # initialise again before the next batch
+            self._batch, self._room = 0, NO_ROOM  # get ready again before the next batch
             raise
 
 

@@ -18,7 +18,7 @@ LARGE = 2  # times the mean area of its images; nor for larger ones
 
 @dataclass(frozen=True)
 class Room:
-    """The length of file that each place of a batch has room for, and the sizes of image that all places have.
+    """The length of file, and the sizes of image, that each place of a batch has room for.
 
     nvJPEG has buffers for each place of a batch, one as long as the file and others for the image. When one of them
     grows, it waits for all that has been queued on the device, tens of milliseconds, in which nothing else can be
@@ -30,7 +30,7 @@ class Room:
 
     Attributes:
         lengths: bytes of a file, int64 (N,) for batches of at most N files.
-        sizes: the largest of each of ``Files.sizes``, int64 (3,).
+        sizes: of an image, as in ``Files.sizes``, int64 (3, N).
     """
 
     lengths: np.ndarray
@@ -40,24 +40,37 @@ class Room:
         """Whether no buffer has to grow for these files, but for the few that are long or large."""
         if len(files) > len(self.lengths):
             return False
-        has_length = files.lengths <= self.lengths[: len(files)]
-        has_size = (files.sizes <= self.sizes[:, None]).all(axis=0)
-        if has_length.all() and has_size.all():
-            return True
-        return bool((has_length | _is_long(files)).all() and (has_size | _is_large(files)).all())
+        has_room = files.lengths <= self.lengths[: len(files)]
+        has_room &= (files.sizes <= self.sizes[:, : len(files)]).all(axis=0)
+        return bool(has_room.all() or (has_room | _is_long(files) | _is_large(files)).all())
 
     def larger(self, files: Files) -> tuple[Room, list[Files]]:
         """The room for files like these, and the batches that nvJPEG has to decode before them to have it."""
-        known = np.zeros(len(files), dtype=np.int64)
-        known[: len(self.lengths)] = self.lengths[: len(files)]
-        sizes = np.where(_is_large(files), 0, files.sizes)
-        longer, largest = _longer_lengths(files), dict.fromkeys(sizes.argmax(axis=1).tolist())
+        sizes = np.where(_is_long(files) | _is_large(files), 0, files.sizes)
+        longer, largest = _longer_lengths(files), dict.fromkeys(_first_largest(files, each) for each in sizes)
         batches = [files.repeated(index, longer) for index in largest]
-        lengths = np.max([known, *(each.lengths for each in (files, *batches))], axis=0)
-        return Room(lengths, np.maximum(sizes.max(axis=1), self.sizes)), batches
+        lengths = np.max([each.lengths for each in (files, *batches)], axis=0)
+        largest_sizes = np.repeat(sizes.max(axis=1, keepdims=True), len(files), axis=1)
+        return Room(_more(self.lengths, lengths), _more(self.sizes, largest_sizes)), batches
 
 
-NO_ROOM = Room(np.zeros(0, dtype=np.int64), np.zeros(3, dtype=np.int64))
+NO_ROOM = Room(np.zeros(0, dtype=np.int64), np.zeros((3, 0), dtype=np.int64))
+
+
+def _first_largest(files: Files, sizes: np.ndarray) -> int:
+    """Which file has the largest image; of several the first in memory, behind which most of it lies."""
+    largest = np.flatnonzero(sizes == sizes.max())
+    return int(largest[files.addresses[largest].argmin()])
+
+
+def _more(known: np.ndarray, now: np.ndarray) -> np.ndarray:
+    """The greater of both for each place, of which one may have fewer."""
+    places = max(known.shape[-1], now.shape[-1])
+    greater = np.zeros((*known.shape[:-1], places), dtype=np.int64)
+    greater[..., : known.shape[-1]] = known
+    first = greater[..., : now.shape[-1]]
+    np.maximum(first, now, out=first)
+    return greater
 
 
 def _is_long(files: Files) -> np.ndarray:

@@ -1,10 +1,18 @@
 """How nvJPEG is called, which a library that only takes notes can tell without JPEG engines."""
 
 import ctypes
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import cache
 
+import numpy as np
 import pytest
+import torch
 
+from fastload.decode import engines
 from fastload.decode.nvjpeg import DecodingError, State
+from fastload.streams import DoneFence
 from tests.decode.test_files import batch
 
 BATCH = batch([9000] * 16, heights=[375] * 16, widths=[500] * 16)
@@ -17,7 +25,7 @@ class Notes:
         self.calls, self.fails = [], fails
 
     def call(self, function, *arguments):
-        if function == "nvjpegJpegStateCreate":
+        if function in {"nvjpegCreateEx", "nvjpegJpegStateCreate"}:
             return
         self.calls.append(arguments[2] if function == "nvjpegDecodeBatchedInitialize" else "decode")
         if len(self.calls) in self.fails:
@@ -55,4 +63,61 @@ def test_a_batch_that_fails_leaves_the_state_ready_for_the_next():
     with pytest.raises(DecodingError):
         decode(state, BATCH)
     decode(state, BATCH)
-    assert library.calls == [16, "decode", "decode", 16, "decode"]
+    assert library.calls == [16, "decode", "decode", 16, "decode", "decode"]  # growing again, for it may be why
+
+
+def test_buffers_grow_with_the_next_batch_where_the_first_was_bad():
+    library = Notes(fails=[2, 4])
+    state = state_of(library)
+    with pytest.raises(DecodingError):
+        decode(state, BATCH)
+    for _ in range(2):
+        decode(state, BATCH)
+    assert library.calls == [16, "decode", 16, "decode", 16, "decode", "decode", "decode"]
+
+
+def test_a_size_that_fails_is_told_again():
+    library = Notes(fails=[4])
+    state = state_of(library)
+    decode(state, BATCH)
+    with pytest.raises(DecodingError):
+        decode(state, BATCH.halves()[0])
+    decode(state, BATCH)
+    assert library.calls == [16, "decode", "decode", 8, 16, "decode"]
+
+
+def test_engines_that_two_threads_ask_for_at_once_are_the_same(monkeypatch):
+    made = []
+
+    @cache
+    def slowly_made(device):
+        made.append(device)
+        time.sleep(0.1)
+        return object()
+
+    monkeypatch.setattr(engines, "_engines", slowly_made)
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(engines.engines, ["cuda:0", "cuda:0"])
+    assert first is second
+    assert len(made) == 1
+
+
+def test_a_batch_is_decoded_by_one_thread_where_a_second_cannot_be_started(monkeypatch):
+    class Refusing(ThreadPoolExecutor):
+        asked = 0
+
+        def submit(self, *_):
+            self.asked += 1
+            raise RuntimeError("can't start new thread")
+
+    for name, instead in (("fence_on_current_stream", lambda _: DoneFence()), ("wait_for_current_stream", lambda _: 0)):
+        monkeypatch.setattr(engines, name, instead)
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    library, refusing = Notes(), Refusing(1)
+    hardware = engines.Engines(library, torch.device("cuda", 0))
+    arrays = np.full(64, 2**20), np.full(64, 9000), np.arange(3) * 8192 + np.zeros((64, 1), int), np.full(64, 128)
+    for _ in range(2):
+        library.calls.clear()
+        hardware.decode(*(array.astype(np.uint64) for array in arrays), 0, refusing)
+    assert library.calls == ["decode"]
+    assert refusing.asked == 1

@@ -46,7 +46,7 @@ def test_each_place_has_room_for_longer_files_of_places_further_up():
     files = batch(range(16, 0, -1), **USUAL)
     _, batches = NO_ROOM.larger(files)
     assert [each.lengths.tolist() for each in batches] == [
-        [32, 32, 32, 30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6]
+        [32, 32, 32, 30, 28, 26, 24, 22, 20, 18, 16, 16, 16, 16, 16, 16]
     ]
 
 
@@ -65,14 +65,23 @@ def test_buffers_grow_by_the_largest_image_the_widest_and_the_highest_but_not_by
 
 
 def test_room_that_was_made_stays():
-    """For as many files as the last batch that needed more has: nvJPEG grew no other places."""
+    """More of it is made for as many places as the batch has that needs more."""
     room = room_for(batch([9000] * 16, **USUAL))
     more = batch([100] * 8, heights=[600] * 8, widths=[375] * 8)
     assert not room.holds(more)
     room, _ = room.larger(more)
     assert room.holds(batch([9000] * 8, heights=[375] * 8, widths=[500] * 8))
     assert room.holds(more)
-    assert not room.holds(batch([9000] * 16, **USUAL))
+    assert room.holds(batch([9000] * 16, **USUAL))
+    assert not room.holds(batch([100] * 9, heights=[600] * 9, widths=[375] * 9))
+
+
+def test_a_file_that_is_long_makes_no_room_for_its_image_either():
+    """It would have to be in every place."""
+    files = batch([10 * LONG * 9000] + [9000] * 31, heights=[600] + [375] * 31, widths=[500] * 32)
+    room, (only,) = NO_ROOM.larger(files)
+    assert only.sizes[:, 0].tolist() == [384 * 512, 512, 384]
+    assert room.holds(files)
 
 
 def test_in_hundreds_of_batches_all_buffers_grow_a_few_times():
