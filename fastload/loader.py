@@ -13,9 +13,9 @@ import torch
 from typing_extensions import Self, TypeVar
 
 from fastload.arguments import integer, not_a_class, quoted, resolved_device
-from fastload.data.vision_collate import keep_vision_types
+from fastload.data.vision_collate import collates_by_default, keep_vision_types
 from fastload.environment import float_on
-from fastload.prefetch.decode_ahead import DecodeStage
+from fastload.prefetch.decode_ahead import DecodeStage, decoder_of
 from fastload.prefetch.garbage import garbage_kept_from_workers
 from fastload.prefetch.iterator import BatchSource, PrefetchIterator
 from fastload.prefetch.preparer import Preparer
@@ -102,7 +102,8 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
             ``(1, "image")``, a list of these, or a function of the batch that returns its images.
 
     Raises:
-        TypeError: ``loader`` is not iterable, ``transform`` not callable, or ``images`` not one of these.
+        TypeError: ``loader`` is not iterable, ``transform`` not callable, or ``images`` not one of these; or the
+            transform begins with ``T.DecodeJpeg``, and ``loader`` does not collate by ``fl.collate``.
         ValueError: ``depth``, ``static``, ``seed`` or ``shard`` is out of its range, or ``mean``, ``std``, ``dtype``
             and ``memory_format`` do not fit together.
 
@@ -137,6 +138,11 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
         self.loader = loader
         self._device = resolved_device(device)
         self.transform = _plan(transform, mean, std, float_on(self._device, dtype), memory_format)
+        if decoder_of(self.transform) is not None and collates_by_default(loader):
+            raise TypeError(
+                "T.DecodeJpeg decodes files packed by fl.collate, and the DataLoader has PyTorch's default_collate: "
+                "pass collate_fn=fl.collate to the DataLoader"
+            )
         self._depth = depth
         self._static = Static.of(static)
         self.seed = seed

@@ -87,7 +87,7 @@ def test_sample_data_refuses_too_few_images(tmp_path):
 
 def test_sample_data_names_the_missing_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "skimage", None)
-    assert_refused(fastload_command("sample-data", tmp_path / "new"), 'pip install "fastload[demo]"')
+    assert_refused(fastload_command("sample-data", tmp_path / "new"), "pip install scikit-image pooch")
 
 
 def test_demo_refuses_a_missing_folder(tmp_path):

@@ -103,6 +103,13 @@ def test_bad_arguments_are_refused_with_what_was_got(arguments, message):
         fl.PrefetchLoader(**{"loader": [], **arguments})
 
 
+@pytest.mark.parametrize("transform", [T.DecodeJpeg(), T.Compose([T.DecodeJpeg(), T.RandomResizedCrop(8)])])
+def test_files_that_are_not_collated_by_fastload_are_refused_at_once(transform):
+    loader = DataLoader([b"a file", b"another"], 2)
+    with pytest.raises(TypeError, match=r"pass collate_fn=fl\.collate to the DataLoader"):
+        fl.PrefetchLoader(loader, transform=transform, device="cpu")
+
+
 @pytest.mark.parametrize(
     ("batch", "message"),
     [

@@ -98,7 +98,8 @@ def _load(name: str) -> Image.Image:
         from skimage import data  # noqa: PLC0415 (optional: extra "demo")
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            'sample data is cut from photographs of scikit-image, which is not installed: pip install "fastload[demo]"'
+            "sample data is cut from photographs of scikit-image, which is not installed: "
+            "pip install scikit-image pooch"
         ) from error
     pixels = getattr(data, name)()
     left_eye = pixels[0] if name == "stereo_motorcycle" else pixels

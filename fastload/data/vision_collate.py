@@ -12,7 +12,7 @@ from torch.utils.data._utils.collate import collate, default_collate_fn_map
 from fastload.structure.loaded_types import loaded_types
 from fastload.structure.tree import retyped
 
-__all__ = ["collate_vision", "keep_vision_types"]
+__all__ = ["collate_vision", "collates_by_default", "keep_vision_types"]
 
 
 def keep_vision_types(loader: Any) -> None:
@@ -23,6 +23,11 @@ def keep_vision_types(loader: Any) -> None:
     """
     if isinstance(loader, DataLoader) and loader.collate_fn is default_collate and _types():
         loader.collate_fn = collate_vision
+
+
+def collates_by_default(loader: Any) -> bool:
+    """Whether it is a ``DataLoader`` that was given no ``collate_fn``."""
+    return isinstance(loader, DataLoader) and loader.collate_fn in (default_collate, collate_vision)
 
 
 def collate_vision(samples: Sequence[Any]) -> Any:

@@ -96,6 +96,8 @@ def _changes(found: Examination) -> Iterator[RenderableType]:
             yield Padding(Text(line), INDENT)
     elif found.is_healthy:
         yield Text("\nNothing to change in the input.", style="bold green")
+        if found.report is None:
+            yield Text("Whether its samples a second are enough, your training tells.")
     elif not found.is_measured:
         yield Text("\nNothing could be measured: no training loop ran, and it is no DataLoader of several batches.")
 

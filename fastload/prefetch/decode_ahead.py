@@ -17,7 +17,7 @@ from fastload.transfer.transfer import PinnedFiles, Transfer
 from fastload.transforms import Compose, DecodeJpeg, Key
 from fastload.transforms.batch import Batch
 
-__all__ = ["DecodeStage"]
+__all__ = ["DecodeStage", "decoder_of"]
 
 PINNED = 3  # batches of files: one that the device reads, one that is decoded next, and one that is pinned meanwhile
 
@@ -43,8 +43,8 @@ class DecodeStage:
     @classmethod
     def of(cls, transform: Any, device: torch.device) -> DecodeStage | None:
         """That of a transform; None if it does not begin with ``T.DecodeJpeg``."""
-        first = transform.transforms[0] if isinstance(transform, Compose) and transform.transforms else transform
-        return cls(first, device) if isinstance(first, DecodeJpeg) else None
+        decode = decoder_of(transform)
+        return None if decode is None else cls(decode, device)
 
     def pin(self, item: Item) -> None:
         """Copy the item's files to pinned memory, from which the device reads while the host goes on."""
@@ -76,3 +76,9 @@ class DecodeStage:
         ready = self.side.prepared()
         self._transfer.unpin(pinned, ready)
         return DecodedImages(group, len(pinned.files), ready)
+
+
+def decoder_of(transform: Any) -> DecodeJpeg | None:
+    """The ``T.DecodeJpeg`` that a transform begins with; None if it begins with another."""
+    first = transform.transforms[0] if isinstance(transform, Compose) and transform.transforms else transform
+    return first if isinstance(first, DecodeJpeg) else None

@@ -98,7 +98,7 @@ def load_matplotlib(path: Path) -> Any:
     try:
         import matplotlib as mpl  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("pictures need matplotlib: pip install 'fastload[plot]'") from error
+        raise ModuleNotFoundError("pictures need matplotlib, which is not installed: pip install matplotlib") from error
     mpl.use("agg")
     from matplotlib import pyplot  # noqa: PLC0415
 

@@ -109,7 +109,11 @@ class DecodeJpeg(Transform):
         if not self._warned:
             self._warned = True
             action = "left out" if self.on_error == "skip" else "replaced by black images"
-            warnings.warn(f"files that cannot be decoded are {action}; the first: {reasons}", UserWarning, stacklevel=2)
+            warnings.warn(
+                f"files that cannot be decoded are {action}; in the first such batch: {reasons}",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def sample(self, sizes: torch.Tensor, key: Key) -> None:  # noqa: ARG002
         return None

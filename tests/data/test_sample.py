@@ -91,5 +91,5 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
 
 def test_without_scikit_image_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "skimage", None)
-    with pytest.raises(ModuleNotFoundError, match=r'pip install "fastload\[demo\]"'):
+    with pytest.raises(ModuleNotFoundError, match="pip install scikit-image pooch"):
         sample_data(tmp_path / "photographs", 20)

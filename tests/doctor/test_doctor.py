@@ -8,6 +8,7 @@ import types
 
 import pytest
 import torch
+from rich.console import Console
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 from typer.testing import CliRunner
@@ -162,6 +163,9 @@ def test_a_folder_of_images_is_examined_without_training(photographs, monkeypatc
     assert found.sample.read is not None
     assert found.rates[1] > 0
     assert found.is_healthy
+    with (console := Console(width=200)).capture() as printed:
+        console.print(found)
+    assert "Whether its samples a second are enough, your training tells." in printed.get()
 
 
 def test_a_folder_without_classes_or_without_images(tmp_path):
