@@ -164,6 +164,8 @@ class OffloadPlan:
 
 
 def _planned(loader: Any, on_error: str, *, of_timm: bool) -> OffloadPlan:
+    if isinstance(loader, PrefetchLoader):
+        raise CannotOffloadError("the loader is a PrefetchLoader already; pass the DataLoader that it wraps")
     if not isinstance(loader, DataLoader):
         raise CannotOffloadError(f"the loader is a {type(loader).__name__} and no DataLoader")
     if isinstance(loader.dataset, IterableDataset):

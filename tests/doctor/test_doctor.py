@@ -291,7 +291,7 @@ def test_what_offload_refuses_is_told_with_its_reason():
     loader = torch.utils.data.DataLoader(torch.zeros(8, 3), batch_size=2)
     assert (
         rates.offloaded(loader, measure=False).refused
-        == "dataset is a Tensor, which has no attribute transform or transforms"
+        == "dataset, of type Tensor, has no attribute transform or transforms"
     )
 
 

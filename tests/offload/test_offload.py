@@ -433,7 +433,9 @@ class Stream(torch.utils.data.IterableDataset):
     [
         (lambda _: [1, 2], "no DataLoader"),
         (lambda _: DataLoader(Stream()), "IterableDataset"),
+        (lambda p: fl.PrefetchLoader(DataLoader(p), device="cpu"), "pass the DataLoader that it wraps"),
         (lambda _: DataLoader(Plain()), "no attribute transform"),
+        (lambda p: DataLoader(Pairs(p.files, None)), "the transform of dataset, of type Pairs, is None"),
         (lambda p: DataLoader(p, batch_size=None), "batch_size is None"),
         (lambda p: DataLoader(Computing(p.files, p.transform)), r"dataset\[0\] fails"),
         (lambda p: DataLoader(Ignoring(p.files, p.transform)), "does not return what its transform"),
