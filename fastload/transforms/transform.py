@@ -20,9 +20,20 @@ __all__ = ["Transform"]
 class Transform(ABC):
     """A transform of a batch of images, in two steps.
 
+    >>> class RandomCorner(Transform):
+    ...     def sample(self, sizes, key):
+    ...         return key.uniform(len(sizes), 2) < 0.5  # at the bottom, at the right
+    ...
+    ...     def record(self, work, parameters):
+    ...         starts = parameters * (work.sizes - 4)
+    ...         work.crop(torch.cat([starts, torch.full_like(starts, 4)], dim=1).int())
+    >>> RandomCorner()([torch.zeros(3, 6, 9), torch.zeros(3, 8, 5)]).shape
+    torch.Size([2, 3, 4, 4])
+
     :meth:`sample` draws random parameters from a key. :meth:`record` adds operations with these parameters to a
-    ``LazyImages``, which runs the operations of several transforms together. So kernels and their references can use
-    the same parameters, and transforms share passes over memory.
+    ``LazyImages``, which runs the operations of several transforms together: ``flip``, ``crop``, ``crop_resize``,
+    ``colour``, ``warp``, ``blur``, ``sharpen``, ``equalize``, ``normalize``, ``erase`` and ``mix``. So kernels and
+    their references can use the same parameters, and transforms share passes over memory.
     """
 
     def __call__(
