@@ -103,7 +103,7 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
 
     Raises:
         TypeError: ``loader`` is not iterable, ``transform`` not callable, or ``images`` not one of these; or the
-            transform begins with ``T.DecodeJpeg``, and ``loader`` does not collate by ``fl.collate``.
+            transform begins with ``T.DecodeJpeg``, and ``loader`` is a ``DataLoader`` without a ``collate_fn``.
         ValueError: ``depth``, ``static``, ``seed`` or ``shard`` is out of its range, or ``mean``, ``std``, ``dtype``
             and ``memory_format`` do not fit together.
 

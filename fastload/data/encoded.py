@@ -52,8 +52,6 @@ class EncodedImages:
         is_lent: whether other files get the block's memory once these are decoded.
     """
 
-    is_lent = False
-
     def __init__(
         self,
         block: torch.Tensor | Shared,
@@ -62,6 +60,8 @@ class EncodedImages:
         problems: dict[int, str],
         container: type[list[Any]] | type[tuple[Any, ...]] | None = None,
         turned: dict[int, int] | None = None,
+        *,
+        is_lent: bool = False,
     ) -> None:
         self._shared = block if isinstance(block, Shared) else None
         self.block = block.block if isinstance(block, Shared) else block
@@ -70,10 +70,12 @@ class EncodedImages:
         self.problems = problems
         self.container = container
         self.turned = turned or {}
+        self.is_lent = is_lent
 
     def __copy__(self) -> EncodedImages:
         """Files with the same block; by ``__getstate__`` they would have another."""
-        return EncodedImages(self.block, self.table, self.names, self.problems, self.container, self.turned)
+        rest = self.names, self.problems, self.container, self.turned
+        return EncodedImages(self.block, self.table, *rest, is_lent=self.is_lent)
 
     def __getstate__(self) -> dict[str, Any]:
         block = self.block.clone()  # of a view, PyTorch would pickle all of the memory behind it

@@ -50,13 +50,10 @@ def transform_of(dataset: Any, attribute: str = "dataset") -> Place:
     if (inner := getattr(dataset, "dataset", None)) is not None:
         place = transform_of(inner, f"{attribute}.dataset")
         return Place(place.transform, place.attribute, lambda new: _copy(dataset, dataset=place.with_other(new)))
+    named = f"{attribute}, of type {type(dataset).__name__},"
     if any(hasattr(dataset, name) for name in NAMES):
-        raise CannotOffloadError(f"the transform of {attribute}, {_type_of(dataset)}, is None")
-    raise CannotOffloadError(f"{attribute}, {_type_of(dataset)}, has no attribute transform or transforms")
-
-
-def _type_of(dataset: Any) -> str:
-    return f"of type {type(dataset).__name__}"
+        raise CannotOffloadError(f"the transform of {named} is None")
+    raise CannotOffloadError(f"{named} has no attribute transform or transforms")
 
 
 def _require_plain(dataset: Any, name: str, attribute: str) -> None:

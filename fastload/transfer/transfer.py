@@ -85,9 +85,7 @@ class Transfer:
         size = len(files.block)
         block = self._pool.acquire(size)
         memcpy([(block.data_ptr(), files.block.data_ptr(), size)], self._pool.threads, least=FILES_PIECE)
-        pinned = EncodedImages(block[:size], files.table, files.names, files.problems)
-        pinned.is_lent = True
-        return PinnedFiles(pinned, block)
+        return PinnedFiles(EncodedImages(block[:size], files.table, files.names, files.problems, is_lent=True), block)
 
     def unpin(self, pinned: PinnedFiles, read: Fence) -> None:
         """Use the memory for others once the device has passed ``read``, behind the decoding."""
