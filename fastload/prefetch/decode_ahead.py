@@ -28,12 +28,17 @@ class DecodeStage:
     Decoding is the slowest stage of the host, so none waits for another: while one batch is transformed, the next is
     decoded and the one after that is pinned. Where training is short of batches, another thread helps to decode.
 
+    Args:
+        for_graphs: training's steps are CUDA graphs, which leave the host its time. Then the other thread helps as soon
+            as decoding has no time to spare. It helps with the second batch in any case, for the buffers that it needs.
+
     Attributes:
         shortage: is told of each batch whether it came late.
     """
 
-    def __init__(self, decode: DecodeJpeg, device: torch.device) -> None:
+    def __init__(self, decode: DecodeJpeg, device: torch.device, *, for_graphs: bool = False) -> None:
         self._decode = decode
+        self._for_graphs = for_graphs
         self.side = side_stream(device)
         self.pace = Pace() if isinstance(self.side, SideStream) else None  # a CPU that decodes has no better time
         self.shortage = Shortage()
@@ -41,10 +46,10 @@ class DecodeStage:
         self._transfer = Transfer(self.side, reserve=PINNED)
 
     @classmethod
-    def of(cls, transform: Any, device: torch.device) -> DecodeStage | None:
+    def of(cls, transform: Any, device: torch.device, *, for_graphs: bool = False) -> DecodeStage | None:
         """That of a transform; None if it does not begin with ``T.DecodeJpeg``."""
         decode = decoder_of(transform)
-        return None if decode is None else cls(decode, device)
+        return None if decode is None else cls(decode, device, for_graphs=for_graphs)
 
     def pin(self, item: Item) -> None:
         """Copy the item's files to pinned memory, from which the device reads while the host goes on."""
@@ -69,13 +74,16 @@ class DecodeStage:
 
     def _decoded(self, pinned: PinnedFiles) -> DecodedImages:
         group = Batch(pinned.files, self.side.device)
-        if self.pace is not None and self.shortage.lasts(is_busy=self.pace.is_busy):
+        if self.pace is not None and self._needs_help(self.pace):
             group.helper = self._helper
         self._decode.run(group, Key())
         group.is_decoded = True
         ready = self.side.prepared()
         self._transfer.unpin(pinned, ready)
         return DecodedImages(group, len(pinned.files), ready)
+
+    def _needs_help(self, pace: Pace) -> bool:
+        return pace.is_pressed if self._for_graphs else self.shortage.lasts(is_busy=pace.is_busy)
 
 
 def decoder_of(transform: Any) -> DecodeJpeg | None:

@@ -35,10 +35,11 @@ class Pace:
 
     Attributes:
         is_busy: whether there was no time to spare, or next to none, before most of the last batches.
+        is_pressed: whether there was none before one of them; True from the second batch on until it is known.
     """
 
     def __init__(self) -> None:
-        self.is_busy = False
+        self.is_busy = self.is_pressed = False
         self._rests: deque[float] = deque([0.0], maxlen=SEEN)
         self._waits: deque[float] = deque(maxlen=SEEN)
         self._taken: deque[float] = deque(maxlen=SEEN + 1)
@@ -57,10 +58,12 @@ class Pace:
     def _rest(self) -> float:
         """Seconds from when a batch was taken on."""
         if len(self._taken) <= SEEN:
+            self.is_pressed = len(self._taken) > 1
             return 0.0
         step = statistics.median(end - begin for begin, end in pairwise(self._taken))
         self.is_busy = statistics.median(self._waits) < NONE * step
-        if min(self._waits) < NONE * step:  # training waited, or nearly
+        self.is_pressed = min(self._waits) < NONE * step  # training waited, or nearly
+        if self.is_pressed:
             return 0.0
         spare = min(map(operator.add, self._rests, self._waits))
         rest = min(MOST * step, spare - KEPT * step)

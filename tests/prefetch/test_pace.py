@@ -84,6 +84,28 @@ def test_a_batch_without_time_to_spare_now_and_then_does_not_make_it_busy():
         assert not decoder.pace.is_busy
 
 
+@pytest.mark.parametrize(("work", "is_pressed"), [(0.3, False), (0.9, False), (1.0, True), (1.25, True)])
+def test_it_is_pressed_where_a_batch_leaves_no_time_to_spare(work, is_pressed):
+    decoder = Decoder()
+    decoder.batch(work * STEP)
+    assert not decoder.pace.is_pressed  # the first batch
+    decoder.batches(SEEN - 1, work * STEP)
+    assert decoder.pace.is_pressed  # not known yet
+    decoder.batches(SEEN, work * STEP)
+    assert decoder.pace.is_pressed == is_pressed
+
+
+def test_one_batch_without_time_to_spare_presses_it_for_as_many_as_it_looks_at():
+    decoder = Decoder()
+    decoder.batches(2 * SEEN, work=0.8 * STEP)
+    decoder.batch(work=1.2 * STEP)
+    for _ in range(SEEN):
+        decoder.batch(work=0.8 * STEP)
+        assert decoder.pace.is_pressed
+    decoder.batch(work=0.8 * STEP)
+    assert not decoder.pace.is_pressed
+
+
 @given(
     st.floats(0.001, 2.0),
     st.lists(st.tuples(st.floats(0.0, 1.5), st.floats(0.0, 1.5)), min_size=1, max_size=60),

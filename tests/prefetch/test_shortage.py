@@ -116,13 +116,13 @@ class Files(Dataset):
         return self.files[index % WORTH_TWO], index
 
 
-def prefetched(device, files, batch, workers=1):
+def prefetched(device, files, batch, workers=1, **options):
     transform = T.Compose([T.DecodeJpeg(), T.Resize((32, 32)), T.Normalize((0.5,) * 3, (0.5,) * 3)])
     batches = DataLoader(files, batch, num_workers=workers, collate_fn=fl.collate)
-    return fl.PrefetchLoader(batches, transform=transform, device=device)
+    return fl.PrefetchLoader(batches, transform=transform, device=device, **options)
 
 
-@pytest.mark.parametrize(("load_s", "step_s", "are_late"), [(0.1, 0.0, True), (0.0, 0.1, False)])
+@pytest.mark.parametrize(("load_s", "step_s", "are_late"), [(0.1, 0.0, True), (0.0, 0.3, False)])
 def test_a_batch_is_late_where_its_consumer_waits(load_s, step_s, are_late, monkeypatch):
     late = []
     monkeypatch.setattr(Shortage, "note", lambda _, *, is_late: late.append(is_late))
@@ -145,20 +145,34 @@ def helpers(monkeypatch):
     return helpers
 
 
+def decode_one(stage):
+    item = Item(tree_flatten(fl.collate([jpeg()])), None, BatchTimes(0, CPU))
+    stage.pin(item)
+    stage.decode(item)
+
+
 @pytest.mark.parametrize(("is_late", "is_busy"), [(False, False), (False, True), (True, False), (True, True)])
 def test_a_thread_helps_where_training_is_short_of_batches(is_late, is_busy, helpers):
     stage = DecodeStage(T.DecodeJpeg(), CPU)
     stage.pace = Pace()
-    stage.pace.is_busy = is_busy
+    stage.pace.is_busy = stage.pace.is_pressed = is_busy
     for _ in range(MANY):
         stage.shortage.note(is_late=is_late)
-    item = Item(tree_flatten(fl.collate([jpeg()])), None, BatchTimes(0, CPU))
-    stage.pin(item)
-    stage.decode(item)
+    decode_one(stage)
     assert [helper is not None for helper in helpers] == [is_late and is_busy]
     stage.close()
     with pytest.raises(RuntimeError, match="shutdown"):
         stage._helper.submit(print)
+
+
+@pytest.mark.parametrize("is_pressed", [False, True])
+def test_beside_a_step_as_a_graph_it_helps_as_soon_as_there_is_no_time_to_spare(is_pressed, helpers):
+    stage = DecodeStage(T.DecodeJpeg(), CPU, for_graphs=True)
+    stage.pace = Pace()
+    stage.pace.is_pressed = is_pressed
+    decode_one(stage)
+    stage.close()
+    assert [helper is not None for helper in helpers] == [is_pressed]
 
 
 @pytest.mark.gpu
@@ -170,6 +184,16 @@ def test_only_a_device_with_nothing_left_to_do_gets_help(cycles, is_helped, help
         torch.cuda._sleep(cycles)
     assert len(helpers) == 60
     assert any(helpers) == is_helped
+
+
+@pytest.mark.gpu
+def test_batches_at_fixed_addresses_get_help_until_the_queue_is_full(helpers):
+    """The first batch gets none, so that one thread's buffers have their size, and then the other's."""
+    for images, _ in prefetched("cuda", Files(60 * 256, side=192), batch=256, workers=4, static=True):
+        images.sum()
+        torch.cuda._sleep(60_000_000)
+    assert [helper is not None for helper in helpers[:8]] == [False] + [True] * 7
+    assert helpers[-1] is None
 
 
 class Passing:
