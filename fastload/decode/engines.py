@@ -67,7 +67,7 @@ class Engines:
             pitches: bytes from one row to the next, uint64 (N,).
             stream: the handle of the CUDA stream that is current.
             helper: a thread that hands over every other file meanwhile. The batch is there sooner, and takes more of
-                the host.
+                the host. The buffers for later batches with and without it grow with the first.
 
         Raises:
             DecodingError: a file is bad; the pixels of all files are undefined.
@@ -93,7 +93,7 @@ class Engines:
 
     def _decode_with(self, helper: Executor, files: Files, stream: int) -> None:
         mine, others = files.halves()
-        state, beside = self._prepared(0, mine, stream), self._prepared(1, others, stream)
+        state, beside = self._prepared(0, files, stream), self._prepared(1, others, stream)
         try:
             helped = helper.submit(self._help, beside, others, stream)
         except RuntimeError:  # no thread can be started; the helper has kept the call, so it must not be asked again

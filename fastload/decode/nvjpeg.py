@@ -60,10 +60,7 @@ class Library:
 
 
 class State:
-    """A state of nvJPEG's, which has buffers of its own, and decodes one batch after the other.
-
-    :meth:`prepare` comes before each :meth:`decode`.
-    """
+    """A state of nvJPEG's, which has buffers of its own, and decodes one batch after the other."""
 
     def __init__(self, library: Library, handle: ctypes.c_void_p) -> None:
         self._library = library
@@ -73,11 +70,10 @@ class State:
         library.call("nvjpegJpegStateCreate", handle, ctypes.byref(self._state))
 
     def prepare(self, files: Files, stream: int, wait: Callable[[], object]) -> None:
-        """Get ready for as many files as these, as long and as large.
+        """Let buffers grow for as many files as these, as long and as large, or fewer.
 
         ``wait`` waits for what was queued on ``stream``.
         """
-        self._set_batch(len(files))
         if self._room.holds(files):
             return
         room, batches = self._room.larger(files)
@@ -87,23 +83,22 @@ class State:
                 wait()
         except DecodingError:  # there may be memory for these files, and if one is bad, the next call says so
             wait()
-            self._set_batch(len(files))
         self._room = room  # also if it failed: the next batch would fail likewise
+
+    def decode(self, files: Files, stream: int) -> None:
+        """Queue the decoding of files; without :meth:`prepare` before, it may wait for the device."""
+        addresses = (ctypes.c_void_p(array.ctypes.data) for array in files.arrays)
+        try:
+            self._set_batch(len(files))
+            self._library.call("nvjpegDecodeBatched", self._handle, self._state, *addresses, ctypes.c_void_p(stream))
+        except DecodingError:
+            self._batch, self._room = 0, NO_ROOM  # begin anew with the next batch
+            raise
 
     def _set_batch(self, size: int) -> None:
         if size != self._batch:
-            self._batch = 0  # initialise again before the next batch if this fails
             self._library.call("nvjpegDecodeBatchedInitialize", self._handle, self._state, size, 1, RGB)
             self._batch = size
-
-    def decode(self, files: Files, stream: int) -> None:
-        """Queue the decoding of as many files as it is ready for."""
-        addresses = (ctypes.c_void_p(array.ctypes.data) for array in files.arrays)
-        try:
-            self._library.call("nvjpegDecodeBatched", self._handle, self._state, *addresses, ctypes.c_void_p(stream))
-        except DecodingError:
-            self._batch, self._room = 0, NO_ROOM  # get ready again before the next batch
-            raise
 
 
 @cache

@@ -26,11 +26,12 @@ class DecodeStage:
     """Pins the files of items and decodes them, each in a thread of its own.
 
     Decoding is the slowest stage of the host, so none waits for another: while one batch is transformed, the next is
-    decoded and the one after that is pinned. Where training is short of batches, another thread helps to decode.
+    decoded and the one after that is pinned. Where training is short of batches, another thread helps to decode. It
+    helps with the first batch, too, so that the buffers that it needs grow before training begins.
 
     Args:
         for_graphs: training's steps are CUDA graphs, which leave the host its time. Then the other thread helps as soon
-            as decoding has no time to spare. It helps with the second batch in any case, for the buffers that it needs.
+            as decoding has no time to spare.
 
     Attributes:
         shortage: is told of each batch whether it came late.
@@ -39,6 +40,7 @@ class DecodeStage:
     def __init__(self, decode: DecodeJpeg, device: torch.device, *, for_graphs: bool = False) -> None:
         self._decode = decode
         self._for_graphs = for_graphs
+        self._has_begun = False
         self.side = side_stream(device)
         self.pace = Pace() if isinstance(self.side, SideStream) else None  # a CPU that decodes has no better time
         self.shortage = Shortage()
@@ -83,7 +85,10 @@ class DecodeStage:
         return DecodedImages(group, len(pinned.files), ready)
 
     def _needs_help(self, pace: Pace) -> bool:
-        return pace.is_pressed if self._for_graphs else self.shortage.lasts(is_busy=pace.is_busy)
+        is_first, self._has_begun = not self._has_begun, True
+        if is_first or self._for_graphs:
+            return pace.is_pressed
+        return self.shortage.lasts(is_pressed=pace.is_pressed)
 
 
 def decoder_of(transform: Any) -> DecodeJpeg | None:

@@ -34,12 +34,12 @@ class Pace:
     waited for training. So there is no rest where training waits, nor where decoding takes most of a step.
 
     Attributes:
-        is_busy: whether there was no time to spare, or next to none, before most of the last batches.
-        is_pressed: whether there was none before one of them; True from the second batch on until it is known.
+        is_pressed: whether there was no time to spare, or next to none, before one of the last batches; True until it
+            is known.
     """
 
     def __init__(self) -> None:
-        self.is_busy = self.is_pressed = False
+        self.is_pressed = True
         self._rests: deque[float] = deque([0.0], maxlen=SEEN)
         self._waits: deque[float] = deque(maxlen=SEEN)
         self._taken: deque[float] = deque(maxlen=SEEN + 1)
@@ -58,10 +58,8 @@ class Pace:
     def _rest(self) -> float:
         """Seconds from when a batch was taken on."""
         if len(self._taken) <= SEEN:
-            self.is_pressed = len(self._taken) > 1
             return 0.0
         step = statistics.median(end - begin for begin, end in pairwise(self._taken))
-        self.is_busy = statistics.median(self._waits) < NONE * step
         self.is_pressed = min(self._waits) < NONE * step  # training waited, or nearly
         if self.is_pressed:
             return 0.0

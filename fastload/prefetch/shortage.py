@@ -8,32 +8,40 @@ MANY = 8  # batches
 
 
 class Shortage:
-    """From when many batches, one after the other, came late until the thread that makes them has time to spare again.
+    """From when a batch came late until the thread that makes them has time to spare again.
 
     >>> shortage = Shortage()
     >>> for _ in range(8):
-    ...     shortage.note(is_late=True)
-    >>> shortage.lasts(is_busy=True), shortage.lasts(is_busy=False)
+    ...     shortage.note(is_late=False)
+    >>> shortage.lasts(is_pressed=True)
+    False
+    >>> shortage.note(is_late=True)
+    >>> shortage.lasts(is_pressed=True), shortage.lasts(is_pressed=False)
     (True, False)
 
-    A batch is late if training waited for it and the device had nothing else left to do. A thread may be busy although
-    none is late: at the begin of a pass, and after a slow moment, it fills the queue. Then help would only take
-    processor time from training, and a second set of the decoder's buffers, for which training stops. It does so, too,
-    where a slow host keeps both from their work, and batches are late now and then.
+    A batch is late if training waited for it and the device had nothing else left to do. A thread may be pressed
+    although none is late: where a batch takes nearly a step. Then help would only take processor time from training.
 
-    Once training is short, help stays until the queue is full: a step slightly shorter than decoding would otherwise
-    wait for most batches.
+    At the begin of a pass, while the queue fills, batches are late for other reasons. So one is no sign of a shortage
+    before many have come in time; many late ones are.
+
+    Once training is short, help stays until there is time to spare before each of the last batches: the queue is full
+    then, and the next slow moment of the host costs nothing.
     """
 
     def __init__(self) -> None:
-        self._late = 0  # batches, the last of them one after the other
+        self._late = self._timely = 0  # batches, the last of them one after the other
+        self._has_begun = False
         self._lasts = False
 
     def note(self, *, is_late: bool) -> None:
         """Take note of the next batch."""
         self._late = self._late + 1 if is_late else 0
+        self._timely = 0 if is_late else self._timely + 1
+        self._has_begun = self._has_begun or self._timely >= MANY
 
-    def lasts(self, *, is_busy: bool) -> bool:
-        """Whether training is short of batches; ``is_busy``: the thread that makes them has no time to spare."""
-        self._lasts = is_busy and (self._lasts or self._late >= MANY)
+    def lasts(self, *, is_pressed: bool) -> bool:
+        """Whether training is short of batches; ``is_pressed``: the thread that makes them has no time to spare."""
+        begins = self._late >= (1 if self._has_begun else MANY)
+        self._lasts = is_pressed and (self._lasts or begins)
         return self._lasts

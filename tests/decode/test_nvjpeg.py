@@ -57,6 +57,15 @@ def test_a_batch_is_decoded_where_memory_lacks_to_make_buffers_grow():
     assert library.calls == [16, "decode", 16, "decode", "decode"]
 
 
+def test_buffers_for_a_batch_serve_smaller_ones():
+    library = Notes()
+    state = state_of(library)
+    state.prepare(BATCH, 0, lambda: None)
+    for files in (*BATCH.halves(), BATCH):
+        decode(state, files)
+    assert library.calls == [16, "decode", 8, "decode", "decode", 16, "decode"]
+
+
 def test_a_batch_that_fails_leaves_the_state_ready_for_the_next():
     library = Notes(fails=[3])
     state = state_of(library)
@@ -83,7 +92,7 @@ def test_a_size_that_fails_is_told_again():
     with pytest.raises(DecodingError):
         decode(state, BATCH.halves()[0])
     decode(state, BATCH)
-    assert library.calls == [16, "decode", "decode", 8, 16, "decode"]
+    assert library.calls == [16, "decode", "decode", 8, 16, "decode", "decode"]
 
 
 def test_engines_that_two_threads_ask_for_at_once_are_the_same(monkeypatch):
@@ -102,7 +111,34 @@ def test_engines_that_two_threads_ask_for_at_once_are_the_same(monkeypatch):
     assert len(made) == 1
 
 
-def test_a_batch_is_decoded_by_one_thread_where_a_second_cannot_be_started(monkeypatch):
+@pytest.fixture
+def hardware(monkeypatch):
+    """Engines that a library drives which only takes notes."""
+    for name, instead in (("fence_on_current_stream", lambda _: DoneFence()), ("wait_for_current_stream", lambda _: 0)):
+        monkeypatch.setattr(engines, name, instead)
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+
+    def decode_with(helper):
+        arrays = np.full(64, 2**20), np.full(64, 9000), np.arange(3) * 8192 + np.zeros((64, 1), int), np.full(64, 128)
+        hardware.decode(*(array.astype(np.uint64) for array in arrays), 0, helper)
+
+    library = Notes()
+    hardware = engines.Engines(library, torch.device("cuda", 0))
+    return library, decode_with
+
+
+def test_all_buffers_grow_with_the_first_batch_that_two_threads_decode(hardware):
+    library, decode_with = hardware
+    with ThreadPoolExecutor(1) as helper:
+        decode_with(helper)
+        assert sorted(library.calls, key=str) == [32, 32, 64, *["decode"] * 4]  # whole, half, and the two halves
+        for each, calls in ((None, [64, "decode"]), (helper, [32, "decode", "decode"]), (helper, ["decode", "decode"])):
+            library.calls.clear()
+            decode_with(each)
+            assert library.calls == calls
+
+
+def test_a_batch_is_decoded_by_one_thread_where_a_second_cannot_be_started(hardware):
     class Refusing(ThreadPoolExecutor):
         asked = 0
 
@@ -110,14 +146,10 @@ def test_a_batch_is_decoded_by_one_thread_where_a_second_cannot_be_started(monke
             self.asked += 1
             raise RuntimeError("can't start new thread")
 
-    for name, instead in (("fence_on_current_stream", lambda _: DoneFence()), ("wait_for_current_stream", lambda _: 0)):
-        monkeypatch.setattr(engines, name, instead)
-    monkeypatch.setattr(torch.cuda, "device", nullcontext)
-    library, refusing = Notes(), Refusing(1)
-    hardware = engines.Engines(library, torch.device("cuda", 0))
-    arrays = np.full(64, 2**20), np.full(64, 9000), np.arange(3) * 8192 + np.zeros((64, 1), int), np.full(64, 128)
+    library, decode_with = hardware
+    refusing = Refusing(1)
     for _ in range(2):
         library.calls.clear()
-        hardware.decode(*(array.astype(np.uint64) for array in arrays), 0, refusing)
+        decode_with(refusing)
     assert library.calls == ["decode"]
     assert refusing.asked == 1

@@ -67,29 +67,10 @@ def test_where_a_batch_was_late_it_takes_the_next_ones_at_once():
     assert after[SEEN + 1] == pytest.approx(STEP / 2)
 
 
-@pytest.mark.parametrize(("work", "is_busy"), [(0.3, False), (0.9, False), (1.0, True), (1.25, True)])
-def test_it_is_busy_where_most_batches_leave_no_time_to_spare(work, is_busy):
-    decoder = Decoder()
-    decoder.batches(SEEN, work * STEP)
-    assert not decoder.pace.is_busy  # not known yet
-    decoder.batches(SEEN, work * STEP)
-    assert decoder.pace.is_busy == is_busy
-
-
-def test_a_batch_without_time_to_spare_now_and_then_does_not_make_it_busy():
-    decoder = Decoder()
-    for _ in range(SEEN):
-        decoder.batches(SEEN // 2, work=0.8 * STEP)
-        decoder.batch(work=1.5 * STEP)
-        assert not decoder.pace.is_busy
-
-
 @pytest.mark.parametrize(("work", "is_pressed"), [(0.3, False), (0.9, False), (1.0, True), (1.25, True)])
 def test_it_is_pressed_where_a_batch_leaves_no_time_to_spare(work, is_pressed):
     decoder = Decoder()
-    decoder.batch(work * STEP)
-    assert not decoder.pace.is_pressed  # the first batch
-    decoder.batches(SEEN - 1, work * STEP)
+    decoder.batches(SEEN, work * STEP)
     assert decoder.pace.is_pressed  # not known yet
     decoder.batches(SEEN, work * STEP)
     assert decoder.pace.is_pressed == is_pressed
