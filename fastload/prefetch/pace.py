@@ -34,22 +34,25 @@ class Pace:
     waited for training. So there is no rest where training waits, nor where decoding takes most of a step.
 
     Attributes:
-        is_pressed: whether there was no time to spare, or next to none, before one of the last batches; True until it
-            is known.
+        is_pressed: whether the thread had no time to spare, or next to none, before one of the last batches: it waited
+            neither for that batch's files nor for the one before to be taken. True until it is known.
     """
 
     def __init__(self) -> None:
         self.is_pressed = True
         self._rests: deque[float] = deque([0.0], maxlen=SEEN)
         self._waits: deque[float] = deque(maxlen=SEEN)
+        self._idle: deque[float] = deque(maxlen=SEEN)
         self._taken: deque[float] = deque(maxlen=SEEN + 1)
 
     def rest(self, waited: Span, now: float) -> float:
         """Seconds to rest from ``now`` on; 0.0 if there is no time to spare, or not known yet.
 
-        ``waited`` is the time from the end of the last work to when what it made was taken.
+        ``waited`` is the time from the end of the last work to when what it made was taken. From then until now, the
+        thread waited for files.
         """
         self._waits.append(waited.seconds)
+        self._idle.append(now - waited.begin)
         self._taken.append(waited.end)
         rest = max(0.0, self._rest() - (now - waited.end))
         self._rests.append(rest)
@@ -60,8 +63,8 @@ class Pace:
         if len(self._taken) <= SEEN:
             return 0.0
         step = statistics.median(end - begin for begin, end in pairwise(self._taken))
-        self.is_pressed = min(self._waits) < NONE * step  # training waited, or nearly
-        if self.is_pressed:
+        self.is_pressed = min(self._idle) < NONE * step
+        if min(self._waits) < NONE * step:  # training waited, or nearly
             return 0.0
         spare = min(map(operator.add, self._rests, self._waits))
         rest = min(MOST * step, spare - KEPT * step)

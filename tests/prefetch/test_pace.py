@@ -76,6 +76,12 @@ def test_it_is_pressed_where_a_batch_leaves_no_time_to_spare(work, is_pressed):
     assert decoder.pace.is_pressed == is_pressed
 
 
+def test_it_is_not_pressed_where_it_waits_for_files():
+    decoder = Decoder()
+    decoder.batches(2 * SEEN, work=0.5 * STEP, pinned_after=0.7 * STEP)
+    assert not decoder.pace.is_pressed
+
+
 def test_one_batch_without_time_to_spare_presses_it_for_as_many_as_it_looks_at():
     decoder = Decoder()
     decoder.batches(2 * SEEN, work=0.8 * STEP)
