@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from fastload.data.encoded import ALIGNMENT, CHANNELS, EncodedImages, Kind
 from fastload.data.jpeg_library import library_decoder
 from fastload.decode.cpu import decode_on_cpu
 from fastload.decode.engines import engines
+from fastload.decode.helper import Helper
 from fastload.decode.nvjpeg import DecodingError
 from fastload.streams import wait_for_current_stream
 from fastload.structure.ragged import Ragged
@@ -22,8 +22,8 @@ ROW_ALIGNMENT = 16  # bytes; kernels read rows that start at its multiples in wi
 Decoded = tuple[Ragged, dict[int, str], dict[str, int]]
 
 
-def decode(files: EncodedImages, device: torch.device, helper: Executor | None = None) -> Decoded:
-    """Decode the files of a batch on ``device``; with a ``helper``, two threads hand them to its JPEG engines.
+def decode(files: EncodedImages, device: torch.device, helper: Helper | None = None) -> Decoded:
+    """Decode the files of a batch on ``device``; a ``helper`` may hand some of them to its JPEG engines.
 
     >>> from fastload import collate
     >>> images, problems, counts = decode(collate([b"no image"]), torch.device("cpu"))
@@ -101,7 +101,7 @@ class DecodeBuffer:
             first, last = run[0], run[-1]
             yield slice(int(table[first, 0]), int(table[last, 0] + table[last, 1])), int(self.starts[first])
 
-    def decode(self, rows: np.ndarray, helper: Executor | None = None) -> None:
+    def decode(self, rows: np.ndarray, helper: Helper | None = None) -> None:
         """Decode JPEG files on the device: on its JPEG engines, or by a library where there are none.
 
         Raises:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import ctypes
 import threading
 import warnings
-from concurrent.futures import Executor, wait
-from functools import cache, partial
+from concurrent.futures import wait
+from functools import cache
 
 import numpy as np
 import torch
 
 from fastload.decode.files import Files
+from fastload.decode.helper import Helper
 from fastload.decode.nvjpeg import HARDWARE, DecodingError, Library, State, library
 from fastload.environment import FEW_QUEUES
 from fastload.interrupts import interrupt_cores
@@ -53,7 +54,7 @@ class Engines:
         planes: np.ndarray,
         pitches: np.ndarray,
         stream: int,
-        helper: Executor | None = None,
+        helper: Helper | None = None,
     ) -> None:
         """Hand N files to the engines; work queued on ``stream`` afterwards sees the pixels.
 
@@ -66,8 +67,7 @@ class Engines:
             planes: addresses on the device of red, green and blue, uint64 (N, 3).
             pitches: bytes from one row to the next, uint64 (N,).
             stream: the handle of the CUDA stream that is current.
-            helper: a thread that hands over every other file meanwhile. The batch is there sooner, and takes more of
-                the host. The buffers for later batches with and without it grow with the first.
+            helper: a second thread, which this batch or a later one needs.
 
         Raises:
             DecodingError: a file is bad; the pixels of all files are undefined.
@@ -80,41 +80,48 @@ class Engines:
             finally:
                 self._done = fence_on_current_stream(self._device)
 
-    def _decode(self, files: Files, stream: int, helper: Executor | None) -> None:
-        if helper is None:
-            self._prepared(0, files, stream).decode(files, stream)
-            return
+    def _decode(self, files: Files, stream: int, helper: Helper | None) -> None:
+        first, second = self._states
+        has_grown = first.prepare(files, stream, self._wait)
+        if helper is not None and (has_grown or helper.is_needed):
+            mine, others = files.halves()
+            second.prepare(others, stream, self._wait)
+            if helper.is_needed:
+                self._decode_by_two(files, mine, others, stream, helper)
+                return
+        first.set_batch(len(files))
+        first.decode(files, stream)
+
+    def _decode_by_two(self, files: Files, mine: Files, others: Files, stream: int, helper: Helper) -> None:
         try:
-            self._decode_with(helper, files, stream)
+            self._decode_halves(mine, others, stream, helper)
         except DecodingError:
-            wait_for_current_stream(self._device)
+            self._wait()
             self._decode(files, stream, None)  # raises it again if a file is bad
             self._is_helped = False
 
-    def _decode_with(self, helper: Executor, files: Files, stream: int) -> None:
-        mine, others = files.halves()
-        state, beside = self._prepared(0, files, stream), self._prepared(1, others, stream)
+    def _decode_halves(self, mine: Files, others: Files, stream: int, helper: Helper) -> None:
+        first, second = self._states
+        first.set_batch(len(mine))
+        second.set_batch(len(others))
         try:
-            helped = helper.submit(self._help, beside, others, stream)
-        except RuntimeError:  # no thread can be started; the helper has kept the call, so it must not be asked again
-            self._is_helped = False
-            self._decode(files, stream, None)
-            return
+            helped = helper.thread.submit(self._help, others, stream)
+        except RuntimeError as error:
+            self._is_helped = False  # the thread has kept the call, so it must not be given another
+            raise DecodingError("no second thread can be started") from error
         try:
-            state.decode(mine, stream)
+            first.decode(mine, stream)
         finally:
             wait([helped])
         helped.result()
 
-    def _prepared(self, number: int, files: Files, stream: int) -> State:
-        state = self._states[number]
-        state.prepare(files, stream, partial(wait_for_current_stream, self._device))
-        return state
-
-    def _help(self, state: State, share: Files, stream: int) -> None:
+    def _help(self, half: Files, stream: int) -> None:
         interrupt_cores().leave()
         with torch.cuda.device(self._device):
-            state.decode(share, stream)
+            self._states[1].decode(half, stream)
+
+    def _wait(self) -> None:
+        wait_for_current_stream(self._device)
 
 
 _making = threading.Lock()

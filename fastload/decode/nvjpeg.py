@@ -69,36 +69,39 @@ class State:
         self._room = NO_ROOM
         library.call("nvjpegJpegStateCreate", handle, ctypes.byref(self._state))
 
-    def prepare(self, files: Files, stream: int, wait: Callable[[], object]) -> None:
-        """Let buffers grow for as many files as these, as long and as large, or fewer.
+    def prepare(self, files: Files, stream: int, wait: Callable[[], object]) -> bool:
+        """Let buffers grow for as many files as these, as long and as large; return whether they had to.
 
         ``wait`` waits for what was queued on ``stream``.
         """
         if self._room.holds(files):
-            return
+            return False
         room, batches = self._room.larger(files)
         try:
+            self.set_batch(len(files))
             for larger in batches:
                 self.decode(larger, stream)
                 wait()
         except DecodingError:  # there may be memory for these files, and if one is bad, the next call says so
             wait()
         self._room = room  # also if it failed: the next batch would fail likewise
+        return True
+
+    def set_batch(self, size: int) -> None:
+        """Say how many files the next batches have."""
+        if size != self._batch:
+            self._batch = 0  # say it again before the next batch if this fails
+            self._library.call("nvjpegDecodeBatchedInitialize", self._handle, self._state, size, 1, RGB)
+            self._batch = size
 
     def decode(self, files: Files, stream: int) -> None:
-        """Queue the decoding of files; without :meth:`prepare` before, it may wait for the device."""
+        """Queue the decoding of as many files as :meth:`set_batch` has said."""
         addresses = (ctypes.c_void_p(array.ctypes.data) for array in files.arrays)
         try:
-            self._set_batch(len(files))
             self._library.call("nvjpegDecodeBatched", self._handle, self._state, *addresses, ctypes.c_void_p(stream))
         except DecodingError:
             self._batch, self._room = 0, NO_ROOM  # begin anew with the next batch
             raise
-
-    def _set_batch(self, size: int) -> None:
-        if size != self._batch:
-            self._library.call("nvjpegDecodeBatchedInitialize", self._handle, self._state, size, 1, RGB)
-            self._batch = size
 
 
 @cache

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from fastload.data.encoded import EncodedImages
+from fastload.decode.helper import Helper
 from fastload.prefetch.decoded_images import DecodedImages
 from fastload.prefetch.item import Item
 from fastload.prefetch.pace import Pace
@@ -26,8 +27,7 @@ class DecodeStage:
     """Pins the files of items and decodes them, each in a thread of its own.
 
     Decoding is the slowest stage of the host, so none waits for another: while one batch is transformed, the next is
-    decoded and the one after that is pinned. Where training is short of batches, another thread helps to decode. It
-    helps with the first batch, too, so that the buffers that it needs grow before training begins.
+    decoded and the one after that is pinned. Where training is short of batches, another thread helps to decode.
 
     Args:
         for_graphs: training's steps are CUDA graphs, which leave the host its time. Then the other thread helps as soon
@@ -40,7 +40,6 @@ class DecodeStage:
     def __init__(self, decode: DecodeJpeg, device: torch.device, *, for_graphs: bool = False) -> None:
         self._decode = decode
         self._for_graphs = for_graphs
-        self._has_begun = False
         self.side = side_stream(device)
         self.pace = Pace() if isinstance(self.side, SideStream) else None  # a CPU that decodes has no better time
         self.shortage = Shortage()
@@ -65,7 +64,8 @@ class DecodeStage:
         """Queue the decoding of the item's files."""
         with item.times.stage("decode"):
             item.times.mark("decode begins", self.side)
-            item.images = {path: self._decoded(pinned) for path, pinned in item.files.items()}
+            helper = None if self.pace is None else Helper(self._helper, self._needs_help(self.pace))
+            item.images = {path: self._decoded(pinned, helper) for path, pinned in item.files.items()}
             item.times.mark("decode ends", self.side)
         item.files = {}
 
@@ -74,10 +74,9 @@ class DecodeStage:
         self._helper.shutdown()
         self._transfer.close()
 
-    def _decoded(self, pinned: PinnedFiles) -> DecodedImages:
+    def _decoded(self, pinned: PinnedFiles, helper: Helper | None) -> DecodedImages:
         group = Batch(pinned.files, self.side.device)
-        if self.pace is not None and self._needs_help(self.pace):
-            group.helper = self._helper
+        group.helper = helper
         self._decode.run(group, Key())
         group.is_decoded = True
         ready = self.side.prepared()
@@ -85,10 +84,7 @@ class DecodeStage:
         return DecodedImages(group, len(pinned.files), ready)
 
     def _needs_help(self, pace: Pace) -> bool:
-        is_first, self._has_begun = not self._has_begun, True
-        if is_first or self._for_graphs:
-            return pace.is_pressed
-        return self.shortage.lasts(is_pressed=pace.is_pressed)
+        return pace.is_pressed if self._for_graphs else self.shortage.lasts(is_pressed=pace.is_pressed)
 
 
 def decoder_of(transform: Any) -> DecodeJpeg | None:

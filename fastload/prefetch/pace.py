@@ -14,6 +14,7 @@ __all__ = ["Pace"]
 SEEN = 8  # batches, in each of which there must have been time to spare
 MOST, LEAST = 1 / 2, 2 / 5  # of a step
 KEPT, NONE = 1 / 16, 1 / 32  # of a step: what is left to spare, and what counts as nothing left
+IDLE = 1 / 8  # of a step: what a thread has to spare, at least, that is not pressed
 
 
 class Pace:
@@ -34,12 +35,12 @@ class Pace:
     waited for training. So there is no rest where training waits, nor where decoding takes most of a step.
 
     Attributes:
-        is_pressed: whether the thread had no time to spare, or next to none, before one of the last batches: it waited
-            neither for that batch's files nor for the one before to be taken. True until it is known.
+        is_pressed: whether the thread had next to no time to spare in the last batches, in which it rests, or waits for
+            files or for a batch to be taken. False until it is known.
     """
 
     def __init__(self) -> None:
-        self.is_pressed = True
+        self.is_pressed = False
         self._rests: deque[float] = deque([0.0], maxlen=SEEN)
         self._waits: deque[float] = deque(maxlen=SEEN)
         self._idle: deque[float] = deque(maxlen=SEEN)
@@ -63,7 +64,7 @@ class Pace:
         if len(self._taken) <= SEEN:
             return 0.0
         step = statistics.median(end - begin for begin, end in pairwise(self._taken))
-        self.is_pressed = min(self._idle) < NONE * step
+        self.is_pressed = sum(self._rests) + sum(self._idle) < SEEN * IDLE * step
         if min(self._waits) < NONE * step:  # training waited, or nearly
             return 0.0
         spare = min(map(operator.add, self._rests, self._waits))

@@ -23,25 +23,24 @@ class Shortage:
     although none is late: where a batch takes nearly a step. Then help would only take processor time from training.
 
     At the begin of a pass, while the queue fills, batches are late for other reasons. So one is no sign of a shortage
-    before many have come in time; many late ones are.
+    before many have come in time; many late ones in a row are.
 
-    Once training is short, help stays until there is time to spare before each of the last batches: the queue is full
-    then, and the next slow moment of the host costs nothing.
+    Once training is short, help stays until there is time to spare: the queue is full then, and the next slow moment of
+    the host costs nothing.
     """
 
     def __init__(self) -> None:
-        self._late = self._timely = 0  # batches, the last of them one after the other
-        self._has_begun = False
+        self._late = 0  # batches, the last of them one after the other
+        self._timely = 0  # in the whole pass
         self._lasts = False
 
     def note(self, *, is_late: bool) -> None:
         """Take note of the next batch."""
         self._late = self._late + 1 if is_late else 0
-        self._timely = 0 if is_late else self._timely + 1
-        self._has_begun = self._has_begun or self._timely >= MANY
+        self._timely += not is_late
 
     def lasts(self, *, is_pressed: bool) -> bool:
         """Whether training is short of batches; ``is_pressed``: the thread that makes them has no time to spare."""
-        begins = self._late >= (1 if self._has_begun else MANY)
+        begins = self._late >= (1 if self._timely >= MANY else MANY)
         self._lasts = is_pressed and (self._lasts or begins)
         return self._lasts

@@ -46,7 +46,7 @@ class SlotPool:
     @property
     def is_awaited(self) -> bool:
         """Whether the consumer waits for a batch, and the device has done all that it had to do before."""
-        return len(self._in_hand) < IN_HAND and self._asked.passed()
+        return self._is_asking and self._asked.passed()
 
     def acquire(self, lines: LineSampler | None = None) -> Slot | None:
         """Wait for a free slot, and for the device to be done with the batch before; None if the pass was closed.
@@ -70,9 +70,11 @@ class SlotPool:
         """Note that the batch of a slot goes to a consumer's stream."""
         slot.consumer = consumer
         self._in_hand.append(slot)
+        self._is_asking = False
 
     def release(self, side: SideStream | SyncStream) -> None:
         """Free the slot of the batch before last: the consumer asks for its next, so it has dropped that one."""
+        self._is_asking = True
         if len(self._in_hand) == IN_HAND:
             slot = self._in_hand.popleft()
             if slot.buffer is not None:
@@ -102,4 +104,4 @@ class SlotPool:
         for slot in self._slots:
             if slot not in self._in_hand:
                 self._free.put(slot)
-        self.closed = False
+        self.closed = self._is_asking = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 
 from fastload.arguments import quoted
 from fastload.data.encoded import EncodedImages
+from fastload.decode.helper import Helper
 from fastload.structure.images import is_single
 from fastload.structure.loaded_types import is_vision
 from fastload.structure.ragged import Ragged
@@ -39,7 +39,7 @@ class Batch:
         views: the batches of several views, if there are any; then ``images`` are those that they were made of.
         view_count: how many views the images are, all of one before those of the next; they are transformed together.
         is_decoded: whether the files were decoded ahead of time, so that the first ``T.DecodeJpeg`` has nothing to do.
-        helper: a thread that helps to decode files, if there is one.
+        helper: a second thread to decode files, if there is one.
     """
 
     def __init__(self, images: Images, device: torch.device | None = None, *, view_count: int = 1) -> None:
@@ -52,7 +52,7 @@ class Batch:
         self.views: list[Batch] = []
         self.view_count = view_count
         self.is_decoded = False
-        self.helper: Executor | None = None
+        self.helper: Helper | None = None
         self._like: torch.Tensor | None = None  # without pixels; has the images' type, also once their sizes differ
 
     def __len__(self) -> int:

@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from random import Random
 
@@ -11,6 +12,7 @@ import torch
 from fastload.data.collate import collate
 from fastload.decode import device as decoding
 from fastload.decode.engines import WORTH_TWO, Engines
+from fastload.decode.helper import Helper
 from fastload.decode.nvjpeg import DecodingError, library
 from tests.files import jpeg
 
@@ -51,7 +53,7 @@ def calls(calling_through):
 @pytest.fixture
 def helper():
     with ThreadPoolExecutor(1, thread_name_prefix="helper") as thread:
-        yield thread
+        yield Helper(thread, is_needed=True)
 
 
 def photographs(count):
@@ -122,10 +124,10 @@ def test_decoding_soon_stops_to_wait_for_the_device():
 def test_two_threads_decode_a_batch_to_the_same_pixels(calls, helper):
     files = pinned(photographs(WORTH_TWO + 7))
     expected, _, _ = decoding.decode(files, DEVICE)
-    for thread in (helper, helper, None, helper):
+    for each in (helper, helper, None, replace(helper, is_needed=False), helper):
         calls.clear()
-        images, problems, counts = decoding.decode(files, DEVICE, thread)
-        assert len(set(calls)) == (1 if thread is None else 2)
+        images, problems, counts = decoding.decode(files, DEVICE, each)
+        assert len(set(calls)) == (2 if each is helper else 1)
         assert not problems
         assert counts["decoded_on_device"] == len(files)
         assert all(map(torch.equal, images, expected))

@@ -4,6 +4,7 @@ import ctypes
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 import torch
 
 from fastload.decode import engines
+from fastload.decode.engines import WORTH_TWO
+from fastload.decode.helper import Helper
 from fastload.decode.nvjpeg import DecodingError, State
 from fastload.streams import DoneFence
 from tests.decode.test_files import batch
@@ -38,6 +41,7 @@ def state_of(library):
 
 def decode(state, files):
     state.prepare(files, 0, lambda: None)
+    state.set_batch(len(files))
     state.decode(files, 0)
 
 
@@ -66,6 +70,14 @@ def test_buffers_for_a_batch_serve_smaller_ones():
     assert library.calls == [16, "decode", 8, "decode", "decode", 16, "decode"]
 
 
+@pytest.mark.parametrize("fails", [[], [2]])
+def test_it_waits_until_buffers_have_grown(fails):
+    """The next call may write to the same planes."""
+    library = Notes(fails)
+    assert state_of(library).prepare(BATCH, 0, lambda: library.calls.append("wait"))
+    assert library.calls == [16, "decode", "wait"]
+
+
 def test_a_batch_that_fails_leaves_the_state_ready_for_the_next():
     library = Notes(fails=[3])
     state = state_of(library)
@@ -92,7 +104,7 @@ def test_a_size_that_fails_is_told_again():
     with pytest.raises(DecodingError):
         decode(state, BATCH.halves()[0])
     decode(state, BATCH)
-    assert library.calls == [16, "decode", "decode", 8, 16, "decode", "decode"]
+    assert library.calls == [16, "decode", "decode", 8, 16, "decode"]
 
 
 def test_engines_that_two_threads_ask_for_at_once_are_the_same(monkeypatch):
@@ -111,31 +123,64 @@ def test_engines_that_two_threads_ask_for_at_once_are_the_same(monkeypatch):
     assert len(made) == 1
 
 
+class Hardware(engines.Engines):
+    """Engines that a library drives which only takes notes."""
+
+    def __init__(self):
+        self.library = Notes()
+        super().__init__(self.library, torch.device("cuda", 0))
+
+    def calls(self, helper=None, count=2 * WORTH_TWO, height=64):
+        """What the library is told to decode a batch."""
+        self.library.calls.clear()
+        planes = np.arange(3) * 128 * height + np.zeros((count, 1), int)
+        arrays = np.full(count, 2**20), np.full(count, 9000), planes, np.full(count, 128)
+        self.decode(*(array.astype(np.uint64) for array in arrays), 0, helper)
+        return self.library.calls
+
+
 @pytest.fixture
 def hardware(monkeypatch):
-    """Engines that a library drives which only takes notes."""
     for name, instead in (("fence_on_current_stream", lambda _: DoneFence()), ("wait_for_current_stream", lambda _: 0)):
         monkeypatch.setattr(engines, name, instead)
     monkeypatch.setattr(torch.cuda, "device", nullcontext)
-
-    def decode_with(helper):
-        arrays = np.full(64, 2**20), np.full(64, 9000), np.arange(3) * 8192 + np.zeros((64, 1), int), np.full(64, 128)
-        hardware.decode(*(array.astype(np.uint64) for array in arrays), 0, helper)
-
-    library = Notes()
-    hardware = engines.Engines(library, torch.device("cuda", 0))
-    return library, decode_with
+    return Hardware()
 
 
-def test_all_buffers_grow_with_the_first_batch_that_two_threads_decode(hardware):
-    library, decode_with = hardware
-    with ThreadPoolExecutor(1) as helper:
-        decode_with(helper)
-        assert sorted(library.calls, key=str) == [32, 32, 64, *["decode"] * 4]  # whole, half, and the two halves
-        for each, calls in ((None, [64, "decode"]), (helper, [32, "decode", "decode"]), (helper, ["decode", "decode"])):
-            library.calls.clear()
-            decode_with(each)
-            assert library.calls == calls
+@pytest.fixture
+def helper():
+    with ThreadPoolExecutor(1) as thread:
+        yield Helper(thread, is_needed=True)
+
+
+def test_buffers_for_a_second_thread_grow_with_those_of_the_first(hardware, helper):
+    """With the first batch, and with larger images, whether help is needed or not."""
+    unneeded = replace(helper, is_needed=False)
+    assert hardware.calls(unneeded) == [64, "decode", 32, "decode", "decode"]
+    assert hardware.calls(unneeded) == ["decode"]
+    assert hardware.calls(helper) == [32, "decode", "decode"]
+    assert hardware.calls(helper) == ["decode", "decode"]
+    assert hardware.calls(unneeded, height=128) == [64, "decode", "decode", "decode"]
+    assert hardware.calls(helper, height=128) == [32, "decode", "decode"]
+
+
+def test_a_second_thread_that_was_never_offered_takes_no_memory(hardware):
+    assert hardware.calls() == [64, "decode", "decode"]
+
+
+def test_few_files_are_left_to_one_thread(hardware, helper):
+    few = WORTH_TWO - 1
+    assert hardware.calls(helper, count=few) == [few, "decode", "decode"]
+    assert hardware.calls(helper, count=few) == ["decode"]
+
+
+def test_one_thread_decodes_all_later_batches_where_memory_lacks_for_two(hardware, helper):
+    hardware.calls(helper)
+    hardware.library.fails = [2]  # of the two halves
+    assert hardware.calls(helper)[-1] == "decode"
+    hardware.library.fails = []
+    assert "decode" in hardware.calls(helper)
+    assert hardware.calls(helper) == ["decode"]
 
 
 def test_a_batch_is_decoded_by_one_thread_where_a_second_cannot_be_started(hardware):
@@ -146,10 +191,8 @@ def test_a_batch_is_decoded_by_one_thread_where_a_second_cannot_be_started(hardw
             self.asked += 1
             raise RuntimeError("can't start new thread")
 
-    library, decode_with = hardware
     refusing = Refusing(1)
     for _ in range(2):
-        library.calls.clear()
-        decode_with(refusing)
-    assert library.calls == ["decode"]
+        calls = hardware.calls(Helper(refusing, is_needed=True))
+    assert calls == ["decode"]
     assert refusing.asked == 1

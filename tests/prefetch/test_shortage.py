@@ -1,4 +1,4 @@
-"""A second thread helps to decode from when training waits for every batch until there is time to spare again."""
+"""A second thread helps to decode from when training waits for a batch until there is time to spare again."""
 
 import time
 
@@ -43,10 +43,10 @@ def test_a_batch_in_time_begins_the_count_anew():
     assert not noted([True] * (MANY - 1) + [False] + [True] * (MANY - 1)).lasts(is_pressed=True)
 
 
-def test_once_many_came_in_time_it_is_short_where_one_comes_late():
-    assert noted([*QUEUE, True]).lasts(is_pressed=True)
-    assert noted([*QUEUE, True, False, True]).lasts(is_pressed=True)
-    assert not noted([*QUEUE, False]).lasts(is_pressed=True)
+@pytest.mark.parametrize("before", [QUEUE, [True, False] * MANY, [*QUEUE, True, False]])
+def test_once_many_came_in_time_it_is_short_where_one_comes_late(before):
+    assert noted([*before, True]).lasts(is_pressed=True)
+    assert not noted([*before, True, False]).lasts(is_pressed=True)
 
 
 @pytest.mark.parametrize("late", [[True] * MANY, [*QUEUE, True]])
@@ -153,16 +153,16 @@ def test_a_batch_is_late_where_its_consumer_waits(load_s, step_s, are_late, monk
 
 
 @pytest.fixture
-def helpers(monkeypatch):
-    """What each batch is decoded with beside the thread that decodes: another one, or None."""
-    helpers = []
+def helped(monkeypatch):
+    """Whether another thread helped to decode, for each batch."""
+    helped = []
 
     def noted(files, device, helper, decode=decoding.decode):
-        helpers.append(helper)
+        helped.append(helper.is_needed)
         return decode(files, device, helper)
 
     monkeypatch.setattr("fastload.transforms.decode.decode", noted)
-    return helpers
+    return helped
 
 
 def decode_one(stage):
@@ -172,50 +172,53 @@ def decode_one(stage):
 
 
 @pytest.mark.parametrize(("is_late", "is_pressed"), [(False, False), (False, True), (True, False), (True, True)])
-def test_a_thread_helps_where_training_is_short_of_batches(is_late, is_pressed, helpers):
-    """And with the first batch, so that the buffers that it needs grow before training begins."""
+def test_a_thread_helps_where_training_is_short_of_batches(is_late, is_pressed, helped):
     stage = DecodeStage(T.DecodeJpeg(), CPU)
     stage.pace = Pace()
-    decode_one(stage)
     stage.pace.is_pressed = is_pressed
     for _ in range(MANY):
         stage.shortage.note(is_late=is_late)
     decode_one(stage)
-    assert [helper is not None for helper in helpers] == [True, is_late and is_pressed]
+    assert helped == [is_late and is_pressed]
     stage.close()
     with pytest.raises(RuntimeError, match="shutdown"):
         stage._helper.submit(print)
 
 
 @pytest.mark.parametrize("is_pressed", [False, True])
-def test_beside_a_step_as_a_graph_it_helps_as_soon_as_there_is_no_time_to_spare(is_pressed, helpers):
+def test_beside_a_step_as_a_graph_it_helps_as_soon_as_there_is_no_time_to_spare(is_pressed, helped):
     stage = DecodeStage(T.DecodeJpeg(), CPU, for_graphs=True)
     stage.pace = Pace()
     stage.pace.is_pressed = is_pressed
     decode_one(stage)
     stage.close()
-    assert [helper is not None for helper in helpers] == [is_pressed]
+    assert helped == [is_pressed]
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("cycles", "is_helped"), [(0, True), (60_000_000, False)])
-def test_only_a_device_with_nothing_left_to_do_gets_help(cycles, is_helped, helpers):
+def test_only_a_device_with_nothing_left_to_do_gets_help(cycles, is_helped, helped):
     """Decoding a batch takes about 1 ms, and a step of so many cycles 30 to 60."""
     for images, _ in prefetched("cuda", Files(60 * WORTH_TWO, side=192), batch=WORTH_TWO, workers=4):
         images.sum()
         torch.cuda._sleep(cycles)
-    assert len(helpers) == 60
-    assert any(helpers[1:]) == is_helped
+    assert len(helped) == 60
+    assert any(helped) == is_helped
 
 
 @pytest.mark.gpu
-def test_batches_at_fixed_addresses_get_help_until_the_queue_is_full(helpers):
-    files = Files(60 * WORTH_TWO, side=192)
-    for images, _ in prefetched("cuda", files, batch=WORTH_TWO, workers=4, static=True):
+@pytest.mark.parametrize("static", [False, True])
+def test_only_batches_at_fixed_addresses_get_help_where_none_is_late(static, helped, monkeypatch):
+    class Pressed(Pace):
+        def rest(self, waited, now):  # noqa: ARG002  (the pace's arguments)
+            self.is_pressed = True
+            return 0.0
+
+    monkeypatch.setattr("fastload.prefetch.decode_ahead.Pace", Pressed)
+    for images, _ in prefetched("cuda", Files(10 * WORTH_TWO, side=192), batch=WORTH_TWO, workers=2, static=static):
         images.sum()
         torch.cuda._sleep(60_000_000)
-    assert all(helpers[:8])
-    assert None in helpers[8:]
+    assert helped == [static] * 10
 
 
 class Passing:
