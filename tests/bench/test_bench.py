@@ -365,8 +365,10 @@ def stays():
 
 
 STAYS = """
+import signal
 from fastload.bench.harness.process import in_new_process
 from tests.bench.test_bench import stays
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin without
 try:
     in_new_process(stays)
 except KeyboardInterrupt:
