@@ -14,7 +14,7 @@ __all__ = ["Pace"]
 SEEN = 8  # batches, in each of which there must have been time to spare
 MOST, LEAST = 1 / 2, 2 / 5  # of a step
 KEPT, NONE = 1 / 16, 1 / 32  # of a step: what is left to spare, and what counts as nothing left
-IDLE = 1 / 8  # of a step: what a thread has to spare, at least, that is not pressed
+IDLE = 1 / 8  # of a step: a thread that has less to spare is pressed
 
 
 class Pace:

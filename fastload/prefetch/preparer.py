@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fastload.data.encoded import EncodedImages
+from fastload.prefetch.decode_ahead import decoder_of
 from fastload.prefetch.image_group import ImageGroup, ImagePlaces, places_of, skip_together
 from fastload.prefetch.item import Item
 from fastload.resume.samplers import SamplerState
@@ -23,7 +24,7 @@ from fastload.structure.tree import Path, Tree, retyped, take_rows, tensors, tre
 from fastload.structure.unstacked import Unstacked
 from fastload.targets.follow import follow
 from fastload.transfer.transfer import Transfer, device_blocks, has_unmoved
-from fastload.transforms import Compose, DecodeJpeg, Key, Normalize, RandomHorizontalFlip, Transform
+from fastload.transforms import Compose, Key, Normalize, RandomHorizontalFlip, Transform
 from fastload.transforms.batch import Batch
 
 __all__ = ["Preparer"]
@@ -124,10 +125,9 @@ class Preparer:
 
     def _decode(self, files: list[ImageGroup]) -> None:
         """Decode what was not decoded ahead: it must be known which files are bad before any image is transformed."""
-        transform = self._transform
-        decode = transform.transforms[0] if isinstance(transform, Compose) and transform.transforms else transform
+        decode = decoder_of(self._transform)
         for group in files:
-            if isinstance(decode, DecodeJpeg) and not group.batch.is_decoded:
+            if decode is not None and not group.batch.is_decoded:
                 decode.run(group.batch, self._key)
                 group.batch.is_decoded = True
 

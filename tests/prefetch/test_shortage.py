@@ -29,7 +29,7 @@ def noted(late):
     return shortage
 
 
-QUEUE = [False] * MANY
+IN_TIME = [False] * MANY  # whether each batch is late
 
 
 @pytest.mark.parametrize(
@@ -43,18 +43,18 @@ def test_a_batch_in_time_begins_the_count_anew():
     assert not noted([True] * (MANY - 1) + [False] + [True] * (MANY - 1)).lasts(is_pressed=True)
 
 
-@pytest.mark.parametrize("before", [QUEUE, [True, False] * MANY, [*QUEUE, True, False]])
+@pytest.mark.parametrize("before", [IN_TIME, [True, False] * MANY, [*IN_TIME, True, False]])
 def test_once_many_came_in_time_it_is_short_where_one_comes_late(before):
     assert noted([*before, True]).lasts(is_pressed=True)
     assert not noted([*before, True, False]).lasts(is_pressed=True)
 
 
-@pytest.mark.parametrize("late", [[True] * MANY, [*QUEUE, True]])
+@pytest.mark.parametrize("late", [[True] * MANY, [*IN_TIME, True]])
 def test_a_thread_with_time_to_spare_needs_no_help(late):
     assert not noted(late).lasts(is_pressed=False)
 
 
-@pytest.mark.parametrize("late", [[True] * MANY, [*QUEUE, True]])
+@pytest.mark.parametrize("late", [[True] * MANY, [*IN_TIME, True]])
 def test_a_shortage_lasts_until_there_is_time_to_spare(late):
     shortage = noted(late)
     assert shortage.lasts(is_pressed=True)
