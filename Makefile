@@ -1,5 +1,5 @@
 # make demo       watch a model train on photographs through fastload
-# make test       run the tests in PROCESSES=2 processes, without those that play whole programs
+# make test       run the tests in PROCESSES=2 processes, without those marked long
 # make test-long  run those: the examples, the demo, every benchmark at tiny size, killed runs, the adversary
 # make test-gpu   run the tests that need a GPU, with the current interpreter, installing nothing
 # make test-integrations   run a contract of twelve checks inside each framework and over each source, with the real libraries

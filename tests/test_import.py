@@ -39,6 +39,7 @@ print("CUDA_DEVICE_MAX_CONNECTIONS:", os.environ.get("CUDA_DEVICE_MAX_CONNECTION
 """
 
 
+@pytest.mark.long
 def test_importing_it_imports_no_optional_package_and_makes_no_context_thread_or_log_handler():
     environment = {name: value for name, value in os.environ.items() if name not in CUDA_SETTINGS}
     run = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True, env=environment)

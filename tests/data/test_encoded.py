@@ -107,6 +107,7 @@ def test_no_loader_pins_it(files):
     assert files.pin_memory("cuda") is files
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:::PIL")
 def test_two_thousand_mutated_files_are_what_pillow_makes_of_them(monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2**20)

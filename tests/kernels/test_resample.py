@@ -155,6 +155,7 @@ def test_bicubic_of_bytes_is_clipped_in_every_layout(device, channels, layout, m
     compare(Ragged.of(images), windows, (40, 65), "bicubic", epilogue=epilogue, clip=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("device", HERE)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 @examples(full=10, here=5)

@@ -414,6 +414,7 @@ class Interrupter:
 PACKAGE = os.path.dirname(fl.__file__)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a generator that is let go of
 def test_g06_an_interrupt_at_any_line_of_fastloads_leaves_no_thread():
     before = set(threading.enumerate())
