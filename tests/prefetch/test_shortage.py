@@ -137,8 +137,11 @@ class Files(Dataset):
 
 
 def prefetched(device, files, batch, workers=1, **options):
+    return prefetched_batches(device, DataLoader(files, batch, num_workers=workers, collate_fn=fl.collate), **options)
+
+
+def prefetched_batches(device, batches, **options):
     transform = T.Compose([T.DecodeJpeg(), T.Resize((32, 32)), T.Normalize((0.5,) * 3, (0.5,) * 3)])
-    batches = DataLoader(files, batch, num_workers=workers, collate_fn=fl.collate)
     return fl.PrefetchLoader(batches, transform=transform, device=device, **options)
 
 
@@ -196,10 +199,12 @@ def test_beside_a_step_as_a_graph_it_helps_as_soon_as_there_is_no_time_to_spare(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("cycles", "is_helped"), [(0, True), (60_000_000, False)])
-def test_only_a_device_with_nothing_left_to_do_gets_help(cycles, is_helped, helped):
-    """Decoding a batch takes about 1 ms, and a step of so many cycles 30 to 60."""
-    for images, _ in prefetched("cuda", Files(60 * WORTH_TWO, side=192), batch=WORTH_TWO, workers=4):
+@pytest.mark.parametrize(("count", "cycles", "is_helped"), [(256, 0, True), (WORTH_TWO, 60_000_000, False)])
+def test_only_a_device_with_nothing_left_to_do_gets_help(count, cycles, is_helped, helped):
+    """No file is waited for, 256 take longer to decode than to transform, and a step of so many cycles 30 to 60 ms."""
+    files = Files(count, side=192)
+    batch = fl.collate([files[index] for index in range(count)])
+    for images, _ in prefetched_batches("cuda", DataLoader([batch] * 60, batch_size=None)):
         images.sum()
         torch.cuda._sleep(cycles)
     assert len(helped) == 60
