@@ -136,6 +136,18 @@ class Files(Dataset):
         return self.files[index % WORTH_TWO], index
 
 
+class Ready:
+    """A loader that need not load: every batch is all of the files."""
+
+    yields_fresh_batches = True
+
+    def __init__(self, files, batches):
+        self.batches = [fl.collate([files[index] for index in range(len(files))])] * batches
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
 def prefetched(device, files, batch, workers=1, **options):
     return prefetched_batches(device, DataLoader(files, batch, num_workers=workers, collate_fn=fl.collate), **options)
 
@@ -202,9 +214,7 @@ def test_beside_a_step_as_a_graph_it_helps_as_soon_as_there_is_no_time_to_spare(
 @pytest.mark.parametrize(("count", "cycles", "is_helped"), [(256, 0, True), (WORTH_TWO, 60_000_000, False)])
 def test_only_a_device_with_nothing_left_to_do_gets_help(count, cycles, is_helped, helped):
     """No file is waited for, 256 take longer to decode than to transform, and a step of so many cycles 30 to 60 ms."""
-    files = Files(count, side=192)
-    batch = fl.collate([files[index] for index in range(count)])
-    for images, _ in prefetched_batches("cuda", DataLoader([batch] * 60, batch_size=None)):
+    for images, _ in prefetched_batches("cuda", Ready(Files(count, side=192), batches=60)):
         images.sum()
         torch.cuda._sleep(cycles)
     assert len(helped) == 60
