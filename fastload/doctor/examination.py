@@ -41,9 +41,10 @@ WORTH_IT = 1.05  # a change that makes training so much faster is worth its line
 class Examination:
     """What was measured of a target.
 
-    ``report`` is of its training loop, None if none ran; ``sample`` of one sample in a worker; ``rates`` has samples a
-    second of the loader alone by number of workers; ``moved`` what ``fl.offload`` would do. ``bad_files`` cannot be
-    decoded, and were left out.
+    ``report`` is of its training loop, None if none ran; ``seconds`` after how many that was ended before it had made
+    all steps, None if it was not; ``sample`` of one sample in a worker; ``rates`` has samples a second of the loader
+    alone by number of workers; ``moved`` what ``fl.offload`` would do. ``bad_files`` cannot be decoded, and were left
+    out.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Examination:
     moved: Offloaded | None = None
     copies: CopyRates | None = None
     others: int = 0
+    seconds: float | None = None
     bad_files: Sequence[str] = ()
 
     @property
@@ -127,7 +129,7 @@ def examine(target: ExaminedLoader, advance: Callable[[str], None] = lambda _: N
         found = dict(_measured(target.loader, inner, setup, device, advance)) if inner is not None else {}
     except Exception as error:
         raise ScriptError(f"the loader of {target.name} failed") from error
-    return Examination(target.name, str(device), setup, report, others=target.others, **found)
+    return Examination(target.name, str(device), setup, report, others=target.others, seconds=target.seconds, **found)
 
 
 def _measured(

@@ -54,6 +54,7 @@ class Watch:
         self._seconds = seconds
         self._advance = advance
         self._begun: float | None = None
+        self.is_out_of_time = False
         self._inside = threading.local()
 
     def watched(self, loader: DataLoader[Any], batches: Iterator[Any]) -> Iterator[Any]:
@@ -87,16 +88,19 @@ class Watch:
         self._begun = now if self._begun is None else self._begun
         self._advance()
         self.batches[loader] += 1
-        if self.batches[loader] > self._steps or now - self._begun > self._seconds:
+        has_all = self.batches[loader] > self._steps
+        self.is_out_of_time = not has_all and now - self._begun > self._seconds
+        if has_all or self.is_out_of_time:
             raise EnoughError
 
 
 def run_script(
     path: Path, arguments: Sequence[str], steps: int, seconds: float, advance: Callable[[], None] = lambda: None
-) -> list[Seen]:
+) -> tuple[list[Seen], bool]:
     """Run a script as ``python path arguments`` does, until a loader of its has given so many batches.
 
-    The loaders come with the one that gave most batches first. ``advance`` is called with each batch.
+    The loaders come with the one that gave most batches first, and with whether ``seconds`` ended the script before.
+    ``advance`` is called with each batch.
 
     Raises:
         ScriptError: the script failed.
@@ -121,7 +125,7 @@ def run_script(
         _run_until_enough(path)
     if not watch.batches:
         raise ValueError(f"{path} iterated over no DataLoader of PyTorch's, and over no PrefetchLoader")
-    return [watch.loaders[number] for number, _ in watch.batches.most_common()]
+    return [watch.loaders[number] for number, _ in watch.batches.most_common()], watch.is_out_of_time
 
 
 def prefetcher_around(loader: DataLoader[Any]) -> Any:

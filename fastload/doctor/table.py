@@ -24,6 +24,8 @@ def rendered(found: Examination) -> Iterator[RenderableType]:
     """The parts of an examination, for rich."""
     if found.report is not None:
         yield found.report
+        if found.seconds is not None:
+            yield Text(f"(ended after {found.seconds:g} s, before all steps: --seconds watches longer)", style="dim")
         if found.others:
             yield Text(f"(the loader with most batches; the script used {found.others} more)", style="dim")
     else:

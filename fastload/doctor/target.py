@@ -35,13 +35,15 @@ class ExaminedLoader:
     """What is examined.
 
     ``measured`` is the loader as a training loop used it, None if none ran; ``loader`` the one to take apart; ``name``
-    how the user calls it; ``others`` how many more loaders the script used.
+    how the user calls it; ``others`` how many more loaders the script used; ``seconds`` after how many the loop was
+    ended before it had made all steps, None if it was not.
     """
 
     name: str
     loader: Iterable[Any]
     measured: MeasuredLoader | None = None
     others: int = 0
+    seconds: float | None = None
 
 
 def find(
@@ -61,8 +63,9 @@ def find(
     if path.suffix == ".py":
         if not path.is_file():
             raise ValueError(f"TARGET must be a script that is there, module:factory, or a folder; got {target!r}")
-        first, *others = run_script(path, arguments, steps, seconds, advance)
-        return ExaminedLoader(target, first.loader, first.measured, len(others))
+        (first, *others), is_out_of_time = run_script(path, arguments, steps, seconds, advance)
+        cut = seconds if is_out_of_time else None
+        return ExaminedLoader(target, first.loader, first.measured, len(others), cut)
     if ":" in target:
         return of_factory(target, steps, seconds, advance)
     raise ValueError(f"TARGET must be a script (train.py), module:factory, or a folder of images; got {target!r}")
@@ -92,14 +95,14 @@ def of_factory(target: str, steps: int, seconds: float, advance: Callable[[], No
         factory = _named(target)
         made = factory()
         loader, train = _loader_and_step(made)
-        measured = None if train is None else trained(loader, train, steps, seconds, advance)
+        measured, is_out_of_time = (None, False) if train is None else trained(loader, train, steps, seconds, advance)
     except NoTargetError:
         raise
     except Exception as error:
         raise ScriptError(f"{target} failed") from error
     finally:
         sys.path.pop(0)
-    return ExaminedLoader(target, loader, measured)
+    return ExaminedLoader(target, loader, measured, seconds=seconds if is_out_of_time else None)
 
 
 def _loader_and_step(made: Any) -> tuple[Iterable[Any], Callable[[Any], object] | None]:
@@ -122,15 +125,15 @@ def _named(target: str) -> Any:
 
 def trained(
     loader: Iterable[Any], train: Callable[[Any], object], steps: int, seconds: float, advance: Callable[[], None]
-) -> MeasuredLoader:
-    """The loader after a loop of so many steps, or seconds after the first batch."""
+) -> tuple[MeasuredLoader, bool]:
+    """The loader after a loop of so many steps, and whether so many seconds after the first batch ended it before."""
     measured = loader if isinstance(loader, MeasuredLoader) else watch(loader)
     batches = chain.from_iterable(measured for _ in range(steps))  # epochs, as many as it takes
     train(next(batches))
     end = time.perf_counter() + seconds
-    for batch in islice(batches, steps):
+    for made, batch in enumerate(islice(batches, steps), 1):
         train(batch)
         advance()
         if time.perf_counter() > end:
-            break
-    return measured
+            return measured, made < steps
+    return measured, False

@@ -4,11 +4,13 @@ import json
 import subprocess
 import sys
 import textwrap
+import time
 import types
 
 import pytest
 import torch
 from rich.console import Console
+from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 from typer.testing import CliRunner
@@ -111,6 +113,29 @@ def test_where_no_loop_ran_there_is_none_to_draw(photographs, tmp_path):
 def test_a_short_script_runs_to_its_end(script, photographs):
     report = found_by(script(), photographs, 2, "--steps", 1000)["report"]
     assert report["stats"]["total"]["batches"] == 2 * 5
+
+
+SLOW_TO_WATCH = [
+    ("script", 0.1, 1, True),
+    ("script", 0.1, 60, False),
+    ("factory", 0.1, 1, True),
+    ("factory", 0.1, 60, False),
+]
+
+
+@pytest.mark.parametrize(("kind", "step", "seconds", "is_told"), SLOW_TO_WATCH)
+def test_a_loop_that_has_no_time_for_all_steps_is_told_of(
+    kind, step, seconds, is_told, script, photographs, monkeypatch
+):
+    if kind == "script":
+        watched = script(step=step), photographs, 100
+    else:
+        made = types.ModuleType("slow_steps")
+        made.factory = lambda: (DataLoader(torch.zeros(99, 3, 8, 8), batch_size=4), lambda _: time.sleep(step))
+        monkeypatch.setitem(sys.modules, "slow_steps", made)
+        watched = ("slow_steps:factory",)
+    told = f"(ended after {seconds} s, before all steps: --seconds watches longer)"
+    assert (told in run(*watched, "--steps", 15, "--seconds", seconds).stdout) == is_told
 
 
 def test_the_findings_as_json(script, photographs):
