@@ -35,8 +35,7 @@ from fastload.stats.batch_times import BatchTimes, Span
 from fastload.stats.record import KEPT
 from fastload.streams import Timestamp
 
-SIZES = {sizes.gpu.model: sizes for case, sizes in jpeg.CASES.items() if case != "loader"}
-MODELS = ", ".join(SIZES)
+MODELS = ", ".join(jpeg.MODELS)
 DIGITS = 6  # microseconds
 LIMIT_PART = 4  # of the recorded steps, as many are timed on the kept batch, before and again after
 
@@ -80,7 +79,7 @@ def main(
 
 def check(plan: Plan) -> None:
     """Refuse what cannot be recorded."""
-    if plan.model not in SIZES:
+    if plan.model not in jpeg.MODELS:
         raise typer.BadParameter(f"--model must be one of {MODELS}; got {plan.model!r}")
     if plan.graph and not (torch.cuda.is_available() and plan.ranks == 1):
         raise typer.BadParameter(f"--graph needs a GPU and one process; got {plan.ranks} on {resolved_device(None)}")
@@ -105,7 +104,7 @@ def one_of(ranks: int) -> Iterator[int]:
 
 def record(plan: Plan, device: torch.device) -> dict[str, Any]:
     """Train, and return the record."""
-    size = SIZES[plan.model].on(device)
+    size = jpeg.MODELS[plan.model].on(device)
     with FileWindows.open(size, device) as windows, cudnn_search():
         training = TrainingStep(size.model, device, replicated if plan.ranks > 1 else None)
         before = limit_steps(step_of(training, plan), windows, plan)

@@ -18,8 +18,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from multiprocessing.connection import Connection
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import psutil
 import torch
 import typer
 from rich.console import Console
@@ -39,29 +39,17 @@ from fastload.bench.subjects.file_windows import FileWindows
 from fastload.bench.subjects.stages import STAGES
 from fastload.bench.subjects.training import TrainingStep, cudnn_search, describe
 from fastload.bench.suites import jpeg
-from fastload.interrupts import serving_cores
+from fastload.interrupts import CORE, serving_cores
 
-SIZES = {sizes.gpu.model: sizes for case, sizes in jpeg.CASES.items() if case != "loader"}
-MODELS, SUBJECTS = ", ".join(SIZES), ", ".join(STAGES)
+MODELS, SUBJECTS = ", ".join(jpeg.MODELS), ", ".join(STAGES)
 SLOW = 1.05  # times the step in the middle
 AROUND = 8  # steps, of which the mean is looked at
 PERIOD = 0.01  # seconds between two looks at the threads
 LOOP = range(8_000)  # added up, a fifth of a millisecond
 LEAST_MS = 0.2  # of a step: a thread that ran for less is left out of the table
-STATE, CORE = 0, 36  # fields of a thread's stat, counted from behind its name
-MS = 1e3
+MS, NS = 1e3, 1e9  # of a second
 
 app = typer.Typer(add_completion=False)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is watched: so many ``steps`` of a model that a subject feeds, after ``warm_up`` others."""
-
-    model: str
-    subject: str
-    steps: int
-    warm_up: int
 
 
 @dataclass
@@ -72,13 +60,13 @@ class Watched:
         threads: for each thread, (seen, ran, waited for a core, fell asleep, core): seconds, and how often.
         names: of the threads, by Linux.
         late: (seen, by how much later than asked for the watcher woke up, how long its loop took), in seconds.
-        stolen: (seen, core seconds that the hypervisor took, and those of all the machine).
+        taken: (core seconds that the hypervisor took, and those of all the machine), since the machine started.
     """
 
     threads: dict[int, list[tuple[float, ...]]] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
     late: list[tuple[float, float, float]] = field(default_factory=list)
-    stolen: list[tuple[float, float, float]] = field(default_factory=list)
+    taken: list[tuple[float, float]] = field(default_factory=list)
 
 
 @app.command()
@@ -91,54 +79,57 @@ def main(
     subject: Annotated[str, typer.Option(help=f"Who feeds it: {SUBJECTS}.")] = "fastload",
 ) -> None:
     """Train from JPEG files, and tell what each thread did in slow steps and in the others."""
-    if model not in SIZES:
+    if model not in jpeg.MODELS:
         raise typer.BadParameter(f"--model must be one of {MODELS}; got {model!r}")
     if subject not in STAGES:
         raise typer.BadParameter(f"--subject must be one of {SUBJECTS}; got {subject!r}")
     if not Path("/proc/self/schedstat").exists():
         raise typer.BadParameter("this system does not tell how long threads ran: /proc/self/schedstat is missing")
     device = resolved_device(None)
-    found = summary(*watched_steps(Plan(model, subject, steps, warm_up), device))
+    found = summary(*watched_steps(model, subject, steps, warm_up, device))
     settings = {**describe(device), "model": model, "subject": subject, "steps": steps, "warm_up": warm_up}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps({"meta": meta.describe(device, {}, [], settings), **found}) + "\n")
     show(found)
 
 
-def watched_steps(plan: Plan, device: torch.device) -> tuple[np.ndarray, np.ndarray, dict[int, str], Watched]:
+def watched_steps(
+    model: str, subject: str, steps: int, warm_up: int, device: torch.device
+) -> tuple[np.ndarray, np.ndarray, dict[int, str], Watched]:
     """When each step ended on the host, how long it had waited for its batch, Python's names, and what was seen."""
-    size = SIZES[plan.model].on(device)
+    size = jpeg.MODELS[model].on(device)
     with FileWindows.open(size, device) as windows, cudnn_search():
         training = TrainingStep(size.model, device)
         jpeg.compile_step(windows, training)
-        with closing(STAGES[plan.subject](windows.files)) as batches, watcher() as seen:
-            for images, labels in islice(batches, plan.warm_up):
+        with closing(STAGES[subject](windows.files)) as batches:
+            watcher = Watcher(os.getpid())
+            for images, labels in islice(batches, warm_up):
                 training(images, labels)
             names = {thread.native_id or 0: thread.name for thread in threading.enumerate()}
             ends, waits = [time.monotonic()], []
-            for images, labels in islice(batches, plan.steps):
+            for images, labels in islice(batches, steps):
                 waits.append(time.monotonic() - ends[-1])
                 training(images, labels)
                 ends.append(time.monotonic())
             synchronize(device)
-    return np.array(ends), np.array(waits), names, seen
+            return np.array(ends), np.array(waits), names, watcher.stop()
 
 
-@contextmanager
-def watcher() -> Iterator[Watched]:
-    """Let another process watch this one; what it has seen is there in the end."""
-    spawn = multiprocessing.get_context("spawn")
-    here, there = spawn.Pipe()
-    watching = spawn.Process(target=watch, args=(os.getpid(), there), daemon=True)
-    watching.start()
-    here.recv()  # it watches
-    seen = Watched()
-    try:
-        yield seen
-    finally:
-        here.send("enough")
-        seen.__dict__.update(here.recv().__dict__)
-        watching.join()
+class Watcher:
+    """A process that watches the threads of another, from now on until :meth:`stop`."""
+
+    def __init__(self, process: int) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._control, there = spawn.Pipe()
+        self._watching = spawn.Process(target=watch, args=(process, there), daemon=True)
+        self._watching.start()
+        self._control.recv()  # it watches
+
+    def stop(self) -> Watched:
+        self._control.send("enough")
+        seen: Watched = self._control.recv()
+        self._watching.join()
+        return seen
 
 
 def watch(process: int, control: Connection) -> None:
@@ -151,28 +142,28 @@ def watch(process: int, control: Connection) -> None:
         woken = time.monotonic()
         sum(LOOP)
         seen.late.append((woken, woken - asked - PERIOD, time.monotonic() - woken))
+        cores = psutil.cpu_times()
+        seen.taken.append((cores.steal, sum(cores)))
         look(process, seen)
     control.send(seen)
 
 
 def look(process: int, seen: Watched) -> None:
-    ticks = [int(number) for number in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-    tick = 1 / os.sysconf("SC_CLK_TCK")
-    seen.stolen.append((time.monotonic(), ticks[7] * tick, sum(ticks) * tick))
+    """Note how far each thread of a process is that has run since the last look."""
     for thread in Path(f"/proc/{process}/task").iterdir():
         with suppress(OSError, ValueError, IndexError):  # it has just ended
             ran, waited, _ = (int(number) for number in (thread / "schedstat").read_text().split())
             rows = seen.threads.setdefault(int(thread.name), [])
-            if rows and rows[-1][1] == ran / 1e9:
-                continue  # it has slept since, and its other files would tell the same
-            fields = (thread / "stat").read_bytes().rpartition(b")")[2].split()
-            status = (thread / "status").read_text()
-            asleep = int(status.rpartition("nonvoluntary_ctxt_switches")[0].rpartition("voluntary_ctxt_switches:")[2])
-            seen.names.setdefault(int(thread.name), status.split("\n", 1)[0].removeprefix("Name:").strip())
+            if rows and rows[-1][1] == ran / NS:
+                continue
+            core = int((thread / "stat").read_bytes().rpartition(b")")[2].split()[CORE])
+            status = dict(line.split(":", 1) for line in (thread / "status").read_text().splitlines())
+            asleep = int(status["voluntary_ctxt_switches"])
+            seen.names.setdefault(int(thread.name), status["Name"].strip())
             now = time.monotonic()
             if rows and now - rows[-1][0] > 2 * PERIOD:
                 rows.append((now - PERIOD, *rows[-1][1:]))  # until a moment ago it slept
-            rows.append((now, ran / 1e9, waited / 1e9, asleep, int(fields[CORE])))
+            rows.append((now, ran / NS, waited / NS, asleep, core))
 
 
 def summary(ends: np.ndarray, waits: np.ndarray, names: dict[int, str], seen: Watched) -> dict[str, Any]:
@@ -194,7 +185,7 @@ def summary(ends: np.ndarray, waits: np.ndarray, names: dict[int, str], seen: Wa
         "wait_ms": rounded(MS * waits),
         "slow": np.flatnonzero(is_slow).tolist(),
         "interrupt_cores": sorted(serving_cores()),
-        "stolen": stolen(np.array(seen.stolen)),
+        "stolen": stolen(np.array(seen.taken)),
         "machine": {
             kind: {
                 "woke_late_ms": mean(MS * late[within][rows, 1]),
@@ -208,6 +199,7 @@ def summary(ends: np.ndarray, waits: np.ndarray, names: dict[int, str], seen: Wa
 
 
 def slow_steps(took: np.ndarray) -> np.ndarray:
+    """Whether each step and those around it took longer than the one in the middle."""
     around = np.convolve(took, np.full(AROUND, 1 / AROUND), mode="same")[: len(took)]
     is_slow: np.ndarray = around > SLOW * np.median(took)
     return is_slow
@@ -233,11 +225,12 @@ def of_thread(rows: np.ndarray, ends: np.ndarray, is_slow: np.ndarray) -> dict[s
 
 def stolen(rows: np.ndarray) -> float:
     """The share of the machine's core time that the hypervisor took."""
-    _, taken, of_all = rows[-1] - rows[0]
+    taken, of_all = rows[-1] - rows[0]
     return float(taken / of_all) if of_all else 0.0
 
 
 def show(found: dict[str, Any]) -> None:
+    """Print what was found, and the threads that ran at all as a table."""
     steps, slow = np.array(found["step_ms"]), np.array(found["slow"], dtype=int)
     usual = np.delete(steps, slow)
     typer.echo(

@@ -27,7 +27,7 @@ from fastload.bench.subjects.stages import CPU_STAGES, STAGES
 from fastload.bench.subjects.training import TrainingStep, cudnn_search
 from fastload.bench.subjects.workers import READING_WORKERS, decoding_workers
 
-__all__ = ["CASES", "SUITE", "common_settings", "compile_step", "train_by_turns"]
+__all__ = ["CASES", "MODELS", "SUITE", "common_settings", "compile_step", "train_by_turns"]
 
 CPU_SIZE = JpegSize("squeezenet1_1", batch=4, rounds=1, steps=1, warm_up=1, settling=1, first=2, files=20, side=32)
 CASES = {
@@ -36,6 +36,7 @@ CASES = {
     "resnet18_b512": Sizes(JpegSize("resnet18", 512, rounds=5), CPU_SIZE),
     "loader": Sizes(JpegSize("none", 256, rounds=6), CPU_SIZE),
 }
+MODELS = {sizes.gpu.model: sizes for case, sizes in CASES.items() if case != "loader"}
 
 
 def measure(plan: Plan[JpegSize]) -> list[Row]:
