@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import default_collate
 
 from fastload.arguments import flag, integer, quoted
+from fastload.data.by_value import sent_by_value, unshared
 from fastload.data.encoded import SAY_UPRIGHT, EncodedImages
 from fastload.data.files import is_file, name, read
 from fastload.data.image_fields import described, find_files, stated_files
@@ -109,7 +110,7 @@ def collate(
         dict.fromkeys(mask_files, partial(_masks, upright=upright, most_bytes=most_bytes))
         | dict.fromkeys(files, partial(_pack, decode=decode, upright=upright, most_bytes=most_bytes))
     )
-    return fields.collated(samples)
+    return sent_by_value(fields.collated(samples))
 
 
 Collate = Callable[[Sequence[Any]], Any]
@@ -165,7 +166,7 @@ def _stack(fields: Sequence[Any]) -> Any:
     if type(fields[0]) not in ATOMS and any(map(_is_target, fields)):
         return list(fields)
     try:
-        return default_collate(list(fields))
+        return unshared(default_collate(list(fields)))
     except (
         KeyError,
         RuntimeError,

@@ -1,0 +1,116 @@
+"""Small tensors of a worker's batch come in its message, and are what they were."""
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from torchvision.tv_tensors import BoundingBoxes, Mask
+
+import fastload as fl
+from fastload.data.by_value import SMALL
+from tests.files import jpeg
+
+FILE = jpeg(20, 30)
+
+
+def batch_of(fields, collate_fn=fl.collate, **options):
+    """The only batch of two samples, each a file and these fields, from a worker."""
+    loader = DataLoader([(FILE, *fields)] * 2, batch_size=2, num_workers=1, collate_fn=collate_fn, **options)
+    return next(iter(loader))
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        3,
+        0.5,
+        torch.tensor([1, 2, 3], dtype=torch.int32),
+        torch.ones(2, dtype=torch.bool),
+        torch.zeros(0, 4),
+        torch.arange(6.0).view(2, 3).t(),
+    ],
+)
+def test_small_tensors_come_as_they_are_and_not_in_shared_memory(label):
+    _, labels = batch_of([label])
+    expected = torch.utils.data.default_collate([label] * 2)
+    assert type(labels) is torch.Tensor
+    assert labels.dtype == expected.dtype
+    assert torch.equal(labels, expected)
+    assert not labels.is_shared()
+    labels.fill_(1)  # it is memory of one's own
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_they_do_from_workers_that_are_started_anew(method):
+    _, labels = batch_of([7], multiprocessing_context=method)
+    assert labels.tolist() == [7, 7]
+    assert not labels.is_shared()
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        torch.zeros(SMALL // 4),  # two of them are larger than SMALL
+        torch.ones(2, dtype=torch.bfloat16),  # which NumPy does not have
+    ],
+)
+def test_others_come_as_pytorch_sends_them(label):
+    _, labels = batch_of([label])
+    assert torch.equal(labels, torch.stack([label] * 2))
+    assert labels.is_shared()
+
+
+def test_targets_keep_their_types_and_attributes():
+    boxes = BoundingBoxes(torch.tensor([[0, 0, 4, 5]]), format="XYXY", canvas_size=(20, 30))
+    target = {"boxes": boxes, "labels": torch.tensor([1]), "masks": Mask(torch.ones(1, 20, 30, dtype=torch.uint8))}
+    _, targets = batch_of([target])
+    for each in targets:
+        assert [type(value) for value in each.values()] == [BoundingBoxes, torch.Tensor, Mask]
+        assert vars(each["boxes"]) == vars(boxes)
+        assert all(torch.equal(each[name], target[name]) for name in target)
+        assert not any(value.is_shared() for value in each.values())
+
+
+def test_so_do_empty_ones():
+    target = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64)}
+    _, targets = batch_of([target])
+    assert [each["boxes"].shape for each in targets] == [(0, 4), (0, 4)]
+    assert not any(value.is_shared() for each in targets for value in each.values())
+
+
+def test_tensors_that_share_memory_go_on_sharing_it():
+    rows = torch.tensor([[0, 0, 4, 5, 1]])
+    boxes = BoundingBoxes(rows[:, :4], format="XYXY", canvas_size=(20, 30))
+    loader = DataLoader([(FILE, {"boxes": boxes, "labels": rows[:, 4]})], num_workers=1, collate_fn=fl.collate)
+    _, (target,) = next(iter(loader))
+    rows = target["boxes"].untyped_storage().data_ptr()
+    assert target["labels"].untyped_storage().data_ptr() == rows
+
+
+def with_weights(samples):
+    """A user's function around ``fl.collate``."""
+    files, labels = fl.collate(samples)
+    return files, labels.float(), torch.ones(len(labels)), type(labels) is torch.Tensor
+
+
+def test_what_a_user_makes_of_a_batch_is_sent_as_pytorch_sends_it():
+    _, labels, weights, is_plain = batch_of([3], with_weights)
+    assert labels.tolist() == [3.0, 3.0]
+    assert labels.is_shared()
+    assert weights.is_shared()
+    assert is_plain
+
+
+def in_memory_of_its_own(samples):
+    files, labels = fl.collate(samples)
+    return files, labels.share_memory_()
+
+
+def test_a_tensor_that_the_user_shares_is_shared():
+    _, labels = batch_of([3], in_memory_of_its_own)
+    assert labels.is_shared()
+
+
+def test_nothing_changes_without_workers():
+    _, labels = fl.collate([(FILE, 3)])
+    assert vars(labels) == {}
