@@ -59,7 +59,7 @@ class HostImages:
         return DataLoader(
             self.dataset,
             batch_size=self.batch,
-            sampler=sampler or RandomSampler(self.dataset, replacement=True, num_samples=ENDLESS),
+            sampler=sampler or RandomSampler(self.dataset, num_samples=ENDLESS),
             num_workers=worker_count(),
             pin_memory=self.device.type == "cuda",
         )

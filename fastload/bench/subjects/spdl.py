@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,9 +57,10 @@ def spdl(root: Path, batch: int, side: int, device: torch.device, *, threads: in
 
 
 def _drawn(samples: Sequence[Sample], batch: int) -> Iterator[list[Sample]]:
-    """Draw the samples of each batch, with replacement."""
+    """The samples of each batch: of one epoch after the other, each in random order, without an end."""
+    drawn = chain.from_iterable(random.sample(samples, k=len(samples)) for _ in count())
     while True:
-        yield random.choices(samples, k=batch)
+        yield list(islice(drawn, batch))
 
 
 def _decode(samples: Sequence[Sample], *, side: int) -> Decoded:

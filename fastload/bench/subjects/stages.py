@@ -174,12 +174,12 @@ def endless_loader(
     *,
     pin_memory: bool = True,
 ) -> DataLoader[Any]:
-    """Return a loader of batches drawn with replacement."""
+    """Return a loader of one epoch after the other, each in random order, without an end."""
     gc.collect()  # a forked worker that inherits batches as garbage would be aborted when it collects them
     return DataLoader(
         dataset,
         batch_size=batch,
-        sampler=RandomSampler(dataset, replacement=True, num_samples=ENDLESS),  # type: ignore[arg-type]
+        sampler=RandomSampler(dataset, num_samples=ENDLESS),  # type: ignore[arg-type]
         num_workers=workers,
         collate_fn=collate_fn,
         pin_memory=pin_memory and device.type == "cuda",

@@ -142,7 +142,7 @@ def common_settings(device: torch.device) -> dict[str, object]:
     return {
         "reading_workers": READING_WORKERS,
         **training.describe(device),
-        "files": f"fastload sample-data, seed {SEED}, its train/, read before; drawn with replacement, without end",
+        "files": f"fastload sample-data, seed {SEED}, its train/, read before; each epoch in random order, without end",
         "limit": "one batch of the files kept on the device; measured before and after every other window",
         "peak_gib": "of PyTorch's allocator, and what the subject took on the device beside it",
     }

@@ -138,7 +138,7 @@ def settings(device: torch.device) -> dict[str, object]:
         "decoding_workers": decoding_workers(),
         "reading_workers": READING_WORKERS,
         **training.describe(device),
-        "files": f"fastload sample-data, seed {SEED}, its train/, read before; drawn with replacement, without end",
+        "files": f"fastload sample-data, seed {SEED}, its train/, read before; each epoch in random order, without end",
         "limit": "one batch of views kept on the device; measured before and after every other window",
     }
 
