@@ -379,6 +379,9 @@ class Timestamp:
         """Seconds between the two, on the device's clock if it has one."""
         if self._recorded is None or later._recorded is None:
             return later.seconds - self.seconds
-        if not later.passed():
+        try:
+            milliseconds = self._recorded.event.elapsed_time(later._recorded.event)
+        except RuntimeError:  # it has not passed the later one; to ask first would take the driver as long again
             later.wait()
-        return float(self._recorded.event.elapsed_time(later._recorded.event)) / 1000
+            milliseconds = self._recorded.event.elapsed_time(later._recorded.event)
+        return float(milliseconds) / 1000

@@ -51,7 +51,7 @@ class SlotPool:
     def acquire(self, lines: LineSampler | None = None) -> Slot | None:
         """Wait for a free slot, and for the device to be done with the batch before; None if the pass was closed.
 
-        Meanwhile ``lines`` takes a look at what keeps the consumer.
+        Meanwhile ``lines`` may take a look at what keeps the consumer.
         """
         begin = time.perf_counter()
         slot = self._free_slot(lines)
@@ -86,7 +86,7 @@ class SlotPool:
                 slot.buffer.refuse()
 
     def _free_slot(self, lines: LineSampler | None) -> Slot | None:
-        if lines is not None:
+        if lines is not None and lines.is_due():
             try:
                 return self._free.get(timeout=lines.delay(self._last_wait))
             except Empty:

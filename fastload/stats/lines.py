@@ -18,11 +18,12 @@ STANDARD = sysconfig.get_path("stdlib")
 INSTALLED = ("site-packages", "dist-packages")
 OWN = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 MOST_LINES = 256
+FIRST, EVERY = 100, 8  # steps of which each is looked at, and one in how many of the others: a look wakes a thread
 MOST_SHOWN = 3
 
 
 class LineSampler:
-    """Counts the lines at which the consumer's thread is found, by one look a batch at a random moment of the step.
+    """Counts the lines at which the consumer's thread is found, by one look at a random moment of a step.
 
     A host that is slow with its launches is found all over the model; one that waits for the device is found at the
     line that waits. Lines of PyTorch, of Python's library and of fastload stand for the line that called them.
@@ -32,7 +33,13 @@ class LineSampler:
         self.thread: int | None = None
         """The consumer's."""
         self._lines: Counter[str] = Counter()
+        self._steps = 0
         self._random = random.Random()  # not the user's, whose draws must stay what they are
+
+    def is_due(self) -> bool:
+        """Whether to look at the step that begins now."""
+        self._steps += 1
+        return self._steps <= FIRST or self._steps % EVERY == 0
 
     def delay(self, wait: float) -> float:
         """After how many seconds of a wait, which is likely to be as long as the last, to look."""

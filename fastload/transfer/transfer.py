@@ -61,15 +61,20 @@ class Transfer:
     def move(self, leaves: Mapping[Path, Any]) -> dict[Path, Any]:
         """The leaves with copies on the device; what :func:`has_unmoved` names stays for the consumer to move."""
         moved = dict(leaves)
-        paths = [path for path, leaf in leaves.items() if is_movable(leaf)]
+        with DisableTorchFunctionSubclass():
+            paths = [path for path, leaf in leaves.items() if is_movable(leaf) and not self._has(leaf)]
         copied: dict[Path, torch.Tensor] = {}
-        if self._packs:
+        if self._packs and paths:
             with DisableTorchFunctionSubclass():
                 copies = copy_packed([leaves[path] for path in paths], self._side, self._pool)
             copied = {paths[number]: copy for number, copy in copies}
         for path in paths:
             moved[path] = copied[path] if path in copied else _moved(leaves[path], self._side.device)
         return moved
+
+    def _has(self, leaf: Any) -> bool:
+        """Whether it is on the device already, other than the host."""
+        return isinstance(leaf, torch.Tensor) and not leaf.is_cpu and leaf.device == self._side.device
 
     @contextmanager
     def pinned(self, files: EncodedImages) -> Iterator[EncodedImages]:
@@ -145,15 +150,19 @@ def _copy_staged(
     pool: StagingPool, staged: list[tuple[PackedBlock, torch.Tensor]], side: SideStream | SyncStream
 ) -> None:
     """Fill blocks on the device through a pinned one."""
-    sizes = [packed.size for packed, _ in staged]
-    pinned = pool.acquire(sum(sizes))
-    starts = accumulate(sizes, initial=pinned.data_ptr())
+    *starts, size = accumulate((packed.size for packed, _ in staged), initial=0)
+    pinned = pool.acquire(size)
+    address = pinned.data_ptr()
     memcpy(
-        [copy for (packed, _), start in zip(staged, starts, strict=False) for copy in packed.host_copies(start)],
+        [
+            copy
+            for (packed, _), start in zip(staged, starts, strict=True)
+            for copy in packed.host_copies(address + start)
+        ],
         pool.threads,
     )
-    for (_, block), source in zip(staged, torch.split(pinned[: sum(sizes)], sizes), strict=True):
-        block.copy_(source, non_blocking=True)
+    for (packed, block), start in zip(staged, starts, strict=True):
+        block.copy_(pinned[start : start + packed.size], non_blocking=True)
     pool.release(pinned, side.prepared())
 
 
