@@ -13,6 +13,7 @@ import torch
 from typing_extensions import Self, TypeVar
 
 from fastload.arguments import integer, not_a_class, quoted, resolved_device
+from fastload.data.by_value import sending_by_value
 from fastload.data.vision_collate import collates_by_default, keep_vision_types
 from fastload.environment import float_on
 from fastload.prefetch.decode_ahead import DecodeStage, decoder_of
@@ -24,7 +25,7 @@ from fastload.prefetch.static import Static
 from fastload.report.measured import MeasuredLoader
 from fastload.report.setup import Setup
 from fastload.resume.begun import is_begun_elsewhere
-from fastload.resume.consumer_state import ConsumerState, pull_from
+from fastload.resume.consumer_state import ConsumerState, pull_from, source_of
 from fastload.resume.guarded_collate import GuardedCollate
 from fastload.resume.position import Progress
 from fastload.resume.samplers import SamplerState
@@ -255,7 +256,7 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
         if consumer is not None:
             consumer.begin(self.epoch)
         start = resumption.start if resumption else samplers.start()
-        with garbage_kept_from_workers():
+        with garbage_kept_from_workers(), sending_by_value(source_of(self.loader)):
             batches = resumption.begin() if resumption else pull_from(self.loader)
         progress = Progress(self.loader, self.epoch, start, resumption.first if resumption else None)
         self._side.follow_consumer()
@@ -424,7 +425,8 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
         """
         if self._resumption:
             return dict(self._resumption.state)
-        with garbage_kept_from_workers():  # a stateful loader that was never iterated over starts its own
+        # A stateful loader that was never iterated over starts its workers here.
+        with garbage_kept_from_workers(), sending_by_value(source_of(self.loader)):
             return state_after(self._progress, self._samplers, self.seed, self.epoch)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -1,50 +1,78 @@
-"""``sent_by_value``: the small tensors of a worker's batch, sent in the message that the batch is sent in.
+"""``sending_by_value``: workers send small tensors in the message of their batch.
 
 A worker of PyTorch sends each tensor in shared memory of its own. To receive it, the training process connects to the
 worker, and lets go of the interpreter some fifteen times meanwhile, for which the thread that trains waits. Labels are
-2 kB: they are sent as soon as described. docs/notes/shared-memory.md has figures.
+2 kB, and boxes less: they are sent as soon as described. docs/notes/shared-memory.md has figures.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import get_worker_info
+from torch.utils.data import DataLoader, get_worker_info
+from torch.utils.weak import WeakTensorKeyDictionary
 
+from fastload.structure.loaded_types import is_vision
 from fastload.structure.tree import tensors, tree_replace
 
-__all__ = ["SMALL", "sent_by_value", "unshared"]
+__all__ = ["SMALL", "sending_by_value", "unshared"]
 
 SMALL = 32 * 2**10  # bytes: with what else is in the message, it fits a pipe, of which it is read in one piece
-MARK = "_fastload_by_value"  # an attribute of tensors
-
 Reduced = tuple[Any, ...] | str
 
+_small = WeakTensorKeyDictionary()  # in a worker, the tensors of its batches that are sent by value
 
-def sent_by_value(batch: Any) -> Any:
-    """The same batch, whose small tensors are sent by value if this is a worker of a ``DataLoader``.
 
-    >>> images, labels = sent_by_value((torch.zeros(64, 3, 224, 224), torch.arange(64)))
+@contextmanager
+def sending_by_value(loader: Any) -> Iterator[None]:
+    """Workers that a ``DataLoader`` starts in this context send the small tensors of their batches by value.
+
+        with sending_by_value(loader):
+            batches = iter(loader)
 
     The training process gets tensors of the same type, values and attributes, in ordinary memory. Sent as PyTorch sends
     them are those that share memory with another of the batch or with another process, and types that NumPy does not
-    have.
+    have. A ``loader`` of another kind is left alone.
     """
-    if get_worker_info() is not None:
-        found = {id(tensor): tensor for tensor in tensors(batch).values() if _is_in_host_memory(tensor)}.values()
-        users = Counter(map(_storage, found))
-        for tensor in found:
-            if tensor.nbytes <= SMALL and users[_storage(tensor)] == 1:
-                setattr(tensor, MARK, True)
-                _register(type(tensor))
-    return batch
+    if not isinstance(loader, DataLoader) or loader.num_workers == 0:
+        yield
+        return
+    collate_fn = loader.collate_fn
+    loader.collate_fn = _Sending(collate_fn)
+    try:
+        yield
+    finally:
+        loader.collate_fn = collate_fn
+
+
+class _Sending:
+    """A ``collate_fn`` whose batches are sent by value; a class, since workers that are spawned get it pickled."""
+
+    def __init__(self, collate_fn: Callable[[Any], Any]) -> None:
+        self._collate_fn = collate_fn
+
+    def __call__(self, samples: Any) -> Any:
+        batch = self._collate_fn(samples)
+        _mark_small(batch)
+        return batch
+
+
+def _mark_small(batch: Any) -> None:
+    """Let those of a batch's tensors be sent by value that are small and share memory with no other of it."""
+    found = {id(tensor): tensor for tensor in tensors(batch).values() if _is_in_host_memory(tensor)}.values()
+    users = Counter(map(_storage, found))
+    for tensor in found:
+        if tensor.nbytes <= SMALL and users[_storage(tensor)] == 1 and _is_known(tensor):
+            _small[tensor] = True
+            _register(type(tensor))
 
 
 def unshared(batch: Any) -> Any:
@@ -58,6 +86,11 @@ def unshared(batch: Any) -> Any:
 
 def _is_in_host_memory(tensor: torch.Tensor) -> bool:
     return tensor.is_cpu and tensor.layout is torch.strided and not tensor.is_nested
+
+
+def _is_known(tensor: torch.Tensor) -> bool:
+    """Whether it is a ``Tensor`` or a ``tv_tensor``, which values and attributes describe, and no other subclass."""
+    return type(tensor) is torch.Tensor or is_vision(tensor, "TVTensor")
 
 
 def _is_shared(tensor: torch.Tensor) -> bool:
@@ -77,8 +110,8 @@ def _register(kind: type[torch.Tensor]) -> None:
 
 
 def _reduce(before: Callable[[torch.Tensor], Reduced], tensor: torch.Tensor) -> Reduced:
-    """How to pickle a tensor: by value if it is marked and can be, and else as ``before``."""
-    if not hasattr(tensor, MARK) or _is_shared(tensor):
+    """How to pickle a tensor: by value if it is to be and can be, and else as ``before``."""
+    if tensor not in _small or _is_shared(tensor):
         return before(tensor)
     try:
         array = tensor.as_subclass(torch.Tensor).numpy()
@@ -86,7 +119,7 @@ def _reduce(before: Callable[[torch.Tensor], Reduced], tensor: torch.Tensor) -> 
         return before(tensor)
     if type(tensor) is torch.Tensor:
         return torch.from_numpy, (array,)
-    return _received, (array, type(tensor), {name: value for name, value in vars(tensor).items() if name != MARK})
+    return _received, (array, type(tensor), vars(tensor))
 
 
 def _reduce_by_default(tensor: torch.Tensor) -> Reduced:

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import default_collate
 
 from fastload.arguments import flag, integer, quoted
-from fastload.data.by_value import sent_by_value, unshared
+from fastload.data.by_value import unshared
 from fastload.data.encoded import SAY_UPRIGHT, EncodedImages
 from fastload.data.files import is_file, name, read
 from fastload.data.image_fields import described, find_files, stated_files
@@ -110,7 +110,7 @@ def collate(
         dict.fromkeys(mask_files, partial(_masks, upright=upright, most_bytes=most_bytes))
         | dict.fromkeys(files, partial(_pack, decode=decode, upright=upright, most_bytes=most_bytes))
     )
-    return sent_by_value(fields.collated(samples))
+    return fields.collated(samples)
 
 
 Collate = Callable[[Sequence[Any]], Any]

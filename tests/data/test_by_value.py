@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader
 from torchvision.tv_tensors import BoundingBoxes, Mask
 
 import fastload as fl
-from fastload.data.by_value import SMALL
+from fastload.data.by_value import SMALL, sending_by_value
 from tests.files import jpeg
 
 FILE = jpeg(20, 30)
@@ -15,7 +15,10 @@ FILE = jpeg(20, 30)
 def batch_of(fields, collate_fn=fl.collate, **options):
     """The only batch of two samples, each a file and these fields, from a worker."""
     loader = DataLoader([(FILE, *fields)] * 2, batch_size=2, num_workers=1, collate_fn=collate_fn, **options)
-    return next(iter(loader))
+    with sending_by_value(loader):
+        batches = iter(loader)
+    assert loader.collate_fn is collate_fn
+    return next(batches)
 
 
 @pytest.mark.parametrize(
@@ -81,36 +84,58 @@ def test_so_do_empty_ones():
 def test_tensors_that_share_memory_go_on_sharing_it():
     rows = torch.tensor([[0, 0, 4, 5, 1]])
     boxes = BoundingBoxes(rows[:, :4], format="XYXY", canvas_size=(20, 30))
-    loader = DataLoader([(FILE, {"boxes": boxes, "labels": rows[:, 4]})], num_workers=1, collate_fn=fl.collate)
-    _, (target,) = next(iter(loader))
-    rows = target["boxes"].untyped_storage().data_ptr()
-    assert target["labels"].untyped_storage().data_ptr() == rows
+    _, (target, _) = batch_of([{"boxes": boxes, "labels": rows[:, 4]}])
+    assert target["labels"].untyped_storage().data_ptr() == target["boxes"].untyped_storage().data_ptr()
 
 
-def with_weights(samples):
-    """A user's function around ``fl.collate``."""
+class Named(torch.Tensor):
+    """A type of the user's, which is pickled in a way of its own."""
+
+    def __reduce_ex__(self, protocol):
+        return named, (self.tolist(), self.told)
+
+
+def named(values, told):
+    tensor = torch.tensor(values).as_subclass(Named)
+    tensor.told = told
+    return tensor
+
+
+def with_a_type_of_its_own(samples):
     files, labels = fl.collate(samples)
-    return files, labels.float(), torch.ones(len(labels)), type(labels) is torch.Tensor
+    return files, named(labels.tolist(), "labels")
 
 
-def test_what_a_user_makes_of_a_batch_is_sent_as_pytorch_sends_it():
-    _, labels, weights, is_plain = batch_of([3], with_weights)
-    assert labels.tolist() == [3.0, 3.0]
-    assert labels.is_shared()
-    assert weights.is_shared()
-    assert is_plain
+def test_types_of_the_users_are_pickled_as_they_say():
+    _, labels = batch_of([3], with_a_type_of_its_own)
+    assert (type(labels), labels.told, labels.tolist()) == (Named, "labels", [3, 3])
 
 
-def in_memory_of_its_own(samples):
+def shared(samples):
     files, labels = fl.collate(samples)
     return files, labels.share_memory_()
 
 
 def test_a_tensor_that_the_user_shares_is_shared():
-    _, labels = batch_of([3], in_memory_of_its_own)
+    _, labels = batch_of([3], shared)
     assert labels.is_shared()
 
 
-def test_nothing_changes_without_workers():
-    _, labels = fl.collate([(FILE, 3)])
-    assert vars(labels) == {}
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_prefetch_loader_has_labels_sent_by_value(workers, kept):
+    data = [(torch.full((3, 64, 64), float(label)), label) for label in range(8)]
+    loader = DataLoader(data, batch_size=4, num_workers=workers, persistent_workers=kept and workers > 0)
+    prefetched = fl.PrefetchLoader(loader, device="cpu")
+    for _ in range(2):
+        for images, labels in prefetched:
+            assert torch.equal(images[:, 0, 0, 0], labels.float())
+            assert images.is_shared() == (workers > 0)
+            assert not labels.is_shared()
+
+
+def test_what_is_iterated_over_elsewhere_is_sent_as_pytorch_sends_it():
+    loader = DataLoader([(FILE, 3)], num_workers=1, collate_fn=fl.collate)
+    list(fl.PrefetchLoader(loader, device="cpu"))
+    _, labels = next(iter(loader))
+    assert labels.is_shared()
