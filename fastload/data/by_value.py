@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, get_worker_info
+from torch.utils.data import DataLoader, default_collate, get_worker_info
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from fastload.data.vision_collate import collate_vision
 from fastload.structure.loaded_types import is_vision
 from fastload.structure.tree import tensors, tree_replace
 
@@ -39,8 +40,8 @@ def sending_by_value(loader: Any) -> Iterator[None]:
             batches = iter(loader)
 
     The training process gets tensors of the same type, values and attributes, in ordinary memory. Sent as PyTorch sends
-    them are those that share memory with another of the batch or with another process, and types that NumPy does not
-    have. A ``loader`` of another kind is left alone.
+    them are those that share memory with another of the batch or with another process, those that are not contiguous,
+    and types that NumPy does not have. A ``loader`` of another kind is left alone.
     """
     if not isinstance(loader, DataLoader) or loader.num_workers == 0:
         yield
@@ -61,6 +62,8 @@ class _Sending:
 
     def __call__(self, samples: Any) -> Any:
         batch = self._collate_fn(samples)
+        if self._collate_fn in (default_collate, collate_vision):
+            batch = unshared(batch)
         _mark_small(batch)
         return batch
 
@@ -70,7 +73,7 @@ def _mark_small(batch: Any) -> None:
     found = {id(tensor): tensor for tensor in tensors(batch).values() if _is_in_host_memory(tensor)}.values()
     users = Counter(map(_storage, found))
     for tensor in found:
-        if tensor.nbytes <= SMALL and users[_storage(tensor)] == 1 and _is_known(tensor):
+        if tensor.nbytes <= SMALL and tensor.is_contiguous() and users[_storage(tensor)] == 1 and _is_known(tensor):
             _small[tensor] = True
             _register(type(tensor))
 

@@ -81,6 +81,17 @@ def test_so_do_empty_ones():
     assert not any(value.is_shared() for each in targets for value in each.values())
 
 
+def as_they_are(samples):
+    return samples
+
+
+def test_strides_stay():
+    image = torch.arange(24.0).view(1, 2, 3, 4).contiguous(memory_format=torch.channels_last)
+    for _, received in batch_of([image], as_they_are):
+        assert received.stride() == image.stride()
+        assert torch.equal(received, image)
+
+
 def test_tensors_that_share_memory_go_on_sharing_it():
     rows = torch.tensor([[0, 0, 4, 5, 1]])
     boxes = BoundingBoxes(rows[:, :4], format="XYXY", canvas_size=(20, 30))
@@ -123,8 +134,9 @@ def test_a_tensor_that_the_user_shares_is_shared():
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kept", [False, True])
-def test_a_prefetch_loader_has_labels_sent_by_value(workers, kept):
-    data = [(torch.full((3, 64, 64), float(label)), label) for label in range(8)]
+@pytest.mark.parametrize("kind", [int, torch.tensor])
+def test_a_prefetch_loader_has_labels_sent_by_value(workers, kept, kind):
+    data = [(torch.full((3, 64, 64), float(label)), kind(label)) for label in range(8)]
     loader = DataLoader(data, batch_size=4, num_workers=workers, persistent_workers=kept and workers > 0)
     prefetched = fl.PrefetchLoader(loader, device="cpu")
     for _ in range(2):

@@ -315,12 +315,18 @@ def few_files():
 
 @pytest.mark.usefixtures("few_files")
 def test_g05_too_many_open_files_are_an_error_and_no_hang():
-    loader = prefetched(numbered_loader(400, num_workers=2))
+    loader = prefetched(DataLoader(Numbered(400, size=100), 4, num_workers=2))
     kept = []
     with pytest.raises(RuntimeError, match="Too many open files"):
-        kept.extend(loader)  # each tensor that a worker made keeps a file open
+        kept.extend(loader)  # each large tensor that a worker made keeps a file open
     kept.clear()
     assert sum(1 for _ in loader) == 100
+
+
+@pytest.mark.usefixtures("few_files")
+def test_small_tensors_of_workers_keep_no_file_open():
+    loader = prefetched(numbered_loader(400, num_workers=2))
+    assert len(list(loader)) == 100
 
 
 class Images:
