@@ -178,7 +178,7 @@ def test_g05_a_batch_that_a_worker_cannot_send_is_an_error_after_the_loaders_tim
 
 class Dies(Numbered):
     def __init__(self, ending):
-        super().__init__()
+        super().__init__(size=100)  # so large that batches are fetched from the worker
         self.ending = ending
 
     def __getitem__(self, index):
