@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, default_collate, get_worker_info
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fastload.data.vision_collate import collate_vision
-from fastload.structure.loaded_types import is_vision
+from fastload.structure.loaded_types import is_plain
 from fastload.structure.tree import tensors, tree_replace
 
 __all__ = ["SMALL", "sending_by_value", "unshared"]
@@ -73,7 +73,7 @@ def _mark_small(batch: Any) -> None:
     found = {id(tensor): tensor for tensor in tensors(batch).values() if _is_in_host_memory(tensor)}.values()
     users = Counter(map(_storage, found))
     for tensor in found:
-        if tensor.nbytes <= SMALL and tensor.is_contiguous() and users[_storage(tensor)] == 1 and _is_known(tensor):
+        if tensor.nbytes <= SMALL and tensor.is_contiguous() and users[_storage(tensor)] == 1 and is_plain(tensor):
             _small[tensor] = True
             _register(type(tensor))
 
@@ -89,11 +89,6 @@ def unshared(batch: Any) -> Any:
 
 def _is_in_host_memory(tensor: torch.Tensor) -> bool:
     return tensor.is_cpu and tensor.layout is torch.strided and not tensor.is_nested
-
-
-def _is_known(tensor: torch.Tensor) -> bool:
-    """Whether it is a ``Tensor`` or a ``tv_tensor``, which values and attributes describe, and no other subclass."""
-    return type(tensor) is torch.Tensor or is_vision(tensor, "TVTensor")
 
 
 def _is_shared(tensor: torch.Tensor) -> bool:

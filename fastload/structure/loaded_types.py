@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["is_vision", "loaded_types"]
+__all__ = ["is_plain", "is_vision", "loaded_types"]
 
 
 def loaded_types(module: str, *names: str) -> tuple[type, ...]:
@@ -34,3 +34,8 @@ def is_vision(value: Any, *names: str) -> bool:
     """
     is_plain = type(value) is torch.Tensor  # as most are, and several are asked for in each batch
     return not is_plain and isinstance(value, loaded_types("torchvision.tv_tensors", *names))
+
+
+def is_plain(value: Any) -> bool:
+    """Whether it is a ``Tensor`` or a ``tv_tensor``, whose attributes are known, and no other subclass."""
+    return type(value) is torch.Tensor or is_vision(value, "TVTensor")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, strided
 
-from fastload.structure.loaded_types import is_vision
+from fastload.structure.loaded_types import is_plain
 from fastload.structure.tree import retyped
 from fastload.transfer.pinned import HostCopy
 
@@ -20,7 +20,7 @@ except ImportError:
         return block.as_strided(shape, strides, offset).data  # no view: what is written to one does not touch others
 
 
-__all__ = ["ALIGNMENT", "FEW", "SMALL", "PackedBlock", "is_plain", "plan_copies"]
+__all__ = ["ALIGNMENT", "FEW", "SMALL", "PackedBlock", "plan_copies"]
 
 ALIGNMENT = 16  # bytes
 
@@ -40,11 +40,6 @@ DTYPES = frozenset({
     torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
     torch.float8_e4m3fn, torch.float8_e5m2,
 })  # fmt: skip
-
-
-def is_plain(value: Any) -> bool:
-    """Whether it is a ``Tensor`` or a ``tv_tensor``, whose attributes are known, and no other subclass."""
-    return type(value) is Tensor or is_vision(value, "TVTensor")
 
 
 def fits(value: Any) -> bool:

@@ -13,8 +13,9 @@ from torch._C import DisableTorchFunctionSubclass  # each question to a tv_tenso
 
 from fastload.data.encoded import EncodedImages
 from fastload.streams import STREAMLESS, Fence, Recordable, SideStream, SyncStream
+from fastload.structure.loaded_types import is_plain
 from fastload.structure.tree import Path, is_movable, map_movable, retyped
-from fastload.transfer.packing import PackedBlock, is_plain, plan_copies
+from fastload.transfer.packing import PackedBlock, plan_copies
 from fastload.transfer.pinned import StagingPool, memcpy
 
 __all__ = ["PinnedFiles", "Transfer", "device_blocks", "has_unmoved", "move_the_rest"]

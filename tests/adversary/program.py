@@ -17,6 +17,7 @@ import torch
 import fastload as fl
 from fastload import loader, streams
 from fastload.prefetch import channel, item, iterator, preparer, slots, stage, static
+from fastload.structure import loaded_types
 from fastload.structure.tree import map_movable
 from fastload.transfer import packing, pinned, transfer
 from tests.adversary.device import DEVICE, Device, DeviceTensor, Point, Stream
@@ -569,7 +570,7 @@ def simulated(device: Device, small: int) -> Iterator[None]:
             mock.patch.object(packing, "SMALL", small),
             mock.patch.object(pinned.StagingPool, "LEAST", 1),
             mock.patch.object(
-                transfer, "is_plain", lambda value: isinstance(value, DeviceTensor) or packing.is_plain(value)
+                transfer, "is_plain", lambda value: isinstance(value, DeviceTensor) or loaded_types.is_plain(value)
             ),
             mock.patch.object(iterator, "threading", threading),
             mock.patch.object(channel, "SimpleQueue", threading.SimpleQueue),

@@ -124,6 +124,17 @@ def test_timestamps_of_the_host_are_passed_at_once():
 
 
 @pytest.mark.gpu
+def test_seconds_to_a_point_that_the_device_has_not_passed_are_waited_for():
+    device = torch.device("cuda")
+    start = Timestamp(device)
+    torch.cuda._sleep(40_000_000)
+    end = Timestamp(device)
+    assert not end.passed()
+    assert start.seconds_to(end) > 0
+    assert end.passed()
+
+
+@pytest.mark.gpu
 def test_a_stall_is_measured_on_the_devices_clock():
     """The consumer's stream waits as long as the side stream works beyond what it does itself."""
     work = torch.zeros(64, 3, 64, 64, dtype=torch.uint8).pin_memory()
