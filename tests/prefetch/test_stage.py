@@ -61,6 +61,19 @@ class Noting(T.DecodeJpeg):
             self.most = max(self.most, len(self._images))
 
 
+class Waiting(Noting):
+    """Keeps the thread that transforms, before it does, until the next batch has been decoded beside."""
+
+    def run(self, batch, key):
+        is_transformed = batch.is_decoded
+        super().run(batch, key)
+        if is_transformed:
+            until = time.monotonic() + 10
+            while self.most <= DECODED_AHEAD and time.monotonic() < until:
+                time.sleep(0.01)
+            time.sleep(0.05)  # in which a third would come
+
+
 def loader(device, *, broken=(), on_error="raise", workers=2, last=()):
     transform = T.Compose([T.DecodeJpeg(on_error), T.RandomResizedCrop(16), T.Normalize([0.5] * 3, [0.5] * 3), *last])
     batches = Counting(Files(broken), BATCH, collate_fn=fl.collate, num_workers=workers)
@@ -147,17 +160,9 @@ def test_images_wait_for_a_place_decoded(device):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_g04_beside_the_batch_that_is_transformed_the_images_of_one_more_are_there(device):
-    decode = Noting()
-
-    def waits_for_the_next_batch(images):
-        until = time.monotonic() + 10
-        while decode.most <= DECODED_AHEAD and time.monotonic() < until:
-            time.sleep(0.01)
-        time.sleep(0.05)  # in which a third would come
-        return images
-
+    decode = Waiting()
     files = DataLoader(Files(), BATCH, collate_fn=fl.collate, num_workers=2)
-    transform = T.Compose([decode, T.RandomResizedCrop(16), waits_for_the_next_batch])
+    transform = T.Compose([decode, T.RandomResizedCrop(16)])
     assert len(list(fl.PrefetchLoader(files, transform=transform, device=device, depth=4))) == 6
     assert decode.most == 1 + DECODED_AHEAD
 
