@@ -270,9 +270,7 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
         self.epoch += 1
         self._progress, self._resumption, self._resumed = progress, None, resumption
         self._is_epoch_set, self._was_epoch_set = False, self._is_epoch_set
-        decode = None
-        if yields_fresh_batches(self.loader):
-            decode = DecodeStage.of(self.transform, self.device, for_graphs=self.static is not None)
+        decode = DecodeStage.of(self.transform, self.device) if yields_fresh_batches(self.loader) else None
         source = BatchSource(batches, progress, self.clock.begin_pass(batches, self._side), consumer)
         one_pass = PrefetchIterator(source, decode, slots, prepare, self._spare)
         self._passes.add(one_pass)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,7 +13,6 @@ from fastload.decode.helper import Helper
 from fastload.prefetch.decoded_images import DecodedImages
 from fastload.prefetch.item import Item
 from fastload.prefetch.pace import Pace
-from fastload.prefetch.shortage import Shortage
 from fastload.streams import SideStream, side_stream
 from fastload.transfer.transfer import PinnedFiles, Transfer
 from fastload.transforms import Compose, DecodeJpeg, Key
@@ -27,30 +27,21 @@ class DecodeStage:
     """Pins the files of items and decodes them, each in a thread of its own.
 
     Decoding is the slowest stage of the host, so none waits for another: while one batch is transformed, the next is
-    decoded and the one after that is pinned. Where training is short of batches, another thread helps to decode.
-
-    Args:
-        for_graphs: training's steps are CUDA graphs, which leave the host its time. Then the other thread helps as soon
-            as decoding has no time to spare.
-
-    Attributes:
-        shortage: is told of each batch whether it came late.
+    decoded and the one after that is pinned. While few batches are ready, another thread helps to decode.
     """
 
-    def __init__(self, decode: DecodeJpeg, device: torch.device, *, for_graphs: bool = False) -> None:
+    def __init__(self, decode: DecodeJpeg, device: torch.device) -> None:
         self._decode = decode
-        self._for_graphs = for_graphs
         self.side = side_stream(device)
         self.pace = Pace() if isinstance(self.side, SideStream) else None  # a CPU that decodes has no better time
-        self.shortage = Shortage()
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="fastload-decode-too")  # starts when it is needed first
         self._transfer = Transfer(self.side, reserve=PINNED)
 
     @classmethod
-    def of(cls, transform: Any, device: torch.device, *, for_graphs: bool = False) -> DecodeStage | None:
+    def of(cls, transform: Any, device: torch.device) -> DecodeStage | None:
         """That of a transform; None if it does not begin with ``T.DecodeJpeg``."""
         decode = decoder_of(transform)
-        return None if decode is None else cls(decode, device, for_graphs=for_graphs)
+        return None if decode is None else cls(decode, device)
 
     def pin(self, item: Item) -> None:
         """Copy the item's files to pinned memory, from which the device reads while the host goes on."""
@@ -60,11 +51,15 @@ class DecodeStage:
             item.files = {path: self._transfer.pin(leaf) for path, leaf in files.items()}
 
     @torch.no_grad()
-    def decode(self, item: Item) -> None:
-        """Queue the decoding of the item's files."""
+    def decode(self, item: Item, are_few: Callable[[], bool]) -> None:
+        """Queue the decoding of the item's files, with help if there ``are_few`` batches.
+
+        Help takes more of the host, which training needs, and is worth it while the queue fills: a full one outlasts a
+        slow moment (docs/notes/decoding-thread.md).
+        """
         with item.times.stage("decode"):
             item.times.mark("decode begins", self.side)
-            helper = None if self.pace is None else Helper(self._helper, self._needs_help(self.pace))
+            helper = Helper(self._helper, is_needed=are_few())
             item.images = {path: self._decoded(pinned, helper) for path, pinned in item.files.items()}
             item.times.mark("decode ends", self.side)
         item.files = {}
@@ -74,7 +69,7 @@ class DecodeStage:
         self._helper.shutdown()
         self._transfer.close()
 
-    def _decoded(self, pinned: PinnedFiles, helper: Helper | None) -> DecodedImages:
+    def _decoded(self, pinned: PinnedFiles, helper: Helper) -> DecodedImages:
         group = Batch(pinned.files, self.side.device)
         group.helper = helper
         self._decode.run(group, Key())
@@ -82,9 +77,6 @@ class DecodeStage:
         ready = self.side.prepared()
         self._transfer.unpin(pinned, ready)
         return DecodedImages(group, len(pinned.files), ready)
-
-    def _needs_help(self, pace: Pace) -> bool:
-        return pace.is_pressed if self._for_graphs else self.shortage.lasts(is_pressed=pace.is_pressed)
 
 
 def decoder_of(transform: Any) -> DecodeJpeg | None:

@@ -9,6 +9,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from fastload.interrupts import InterruptCores, interrupt_cores
@@ -101,13 +102,19 @@ def produce(
     Until the loader ends, an error, or the pass is closed. Without ``decode``, a batch is pulled when it has its slot.
     """
     stages: list[Stage] = []
+
+    def are_few() -> bool:
+        """Whether the device had room for the last batch when its slot was asked for, and none waits for training."""
+        return slots.had_room and not len(items)
+
     try:
         prepare.side.adopt_thread()
         cores.look()
         pulled: Iterator[Item] = source if source.consumer is None else marking_the_last(source)
         if decode is not None:
             stages.append(Stage(pulled, decode.pin, decode.side, cores, "fastload-pin"))
-            stages.append(Stage(stages[-1], decode.decode, decode.side, cores, "fastload-decode", decode.pace))
+            work = partial(decode.decode, are_few=are_few)
+            stages.append(Stage(stages[-1], work, decode.side, cores, "fastload-decode", decode.pace))
             pulled = stages[-1]
         clock = source.clock
         clock.keep_time()
@@ -115,7 +122,7 @@ def produce(
             cores.look()
             cores.leave()
             item.slot, item.times.host["slot"] = slot, slot.waited
-            _prepare(item, prepare, slots, items, decode)
+            _prepare(item, prepare, slots, items)
             clock.keep_time()
         if not slots.closed:
             items.end()
@@ -133,15 +140,13 @@ def produce(
         ended.set()
 
 
-def _prepare(item: Item, prepare: Preparer, slots: SlotPool, items: Items, decode: DecodeStage | None) -> None:
+def _prepare(item: Item, prepare: Preparer, slots: SlotPool, items: Items) -> None:
     assert item.slot is not None
     with item.times.stage("prepare"):
         is_left = item.through(prepare)
     if not is_left:
         slots.put_back(item.slot)
         return
-    if decode is not None:
-        decode.shortage.note(is_late=slots.is_awaited)
     items.put(item)
     item.ready.wait()  # asked for the next batch, the loader may write to its tensors again
     item.tree = None

@@ -14,7 +14,6 @@ __all__ = ["Pace"]
 SEEN = 8  # batches, in each of which there must have been time to spare
 MOST, LEAST = 1 / 2, 2 / 5  # of a step
 KEPT, NONE = 1 / 16, 1 / 32  # of a step: what is left to spare, and what counts as nothing left
-IDLE = 1 / 8  # of a step: a thread that has less to spare is pressed
 
 
 class Pace:
@@ -33,17 +32,11 @@ class Pace:
 
     The thread rests out of time that it has to spare: out of each of the last batches, that in which its finished batch
     waited for training. So there is no rest where training waits, nor where decoding takes most of a step.
-
-    Attributes:
-        is_pressed: whether the thread had next to no time to spare in the last batches, in which it rests, or waits for
-            files or for a batch to be taken. False until it is known.
     """
 
     def __init__(self) -> None:
-        self.is_pressed = False
         self._rests: deque[float] = deque([0.0], maxlen=SEEN)
         self._waits: deque[float] = deque(maxlen=SEEN)
-        self._idle: deque[float] = deque(maxlen=SEEN)
         self._taken: deque[float] = deque(maxlen=SEEN + 1)
 
     def rest(self, waited: Span, now: float) -> float:
@@ -53,7 +46,6 @@ class Pace:
         thread waited for files.
         """
         self._waits.append(waited.seconds)
-        self._idle.append(now - waited.begin)
         self._taken.append(waited.end)
         rest = max(0.0, self._rest() - (now - waited.end))
         self._rests.append(rest)
@@ -64,7 +56,6 @@ class Pace:
         if len(self._taken) <= SEEN:
             return 0.0
         step = statistics.median(end - begin for begin, end in pairwise(self._taken))
-        self.is_pressed = sum(self._rests) + sum(self._idle) < SEEN * IDLE * step
         if min(self._waits) < NONE * step:  # training waited, or nearly
             return 0.0
         spare = min(map(operator.add, self._rests, self._waits))

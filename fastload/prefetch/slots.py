@@ -33,20 +33,18 @@ class Slot:
 
 
 class SlotPool:
-    """The slots of a loader: ``depth`` for batches that wait for the consumer, and those of the batches in its hand."""
+    """The slots of a loader: ``depth`` for batches that wait for the consumer, and those of the batches in its hand.
+
+    Attributes:
+        had_room: whether the last slot was free when it was asked for: the device had room for more than it was given.
+    """
 
     def __init__(self, depth: int, static: Static | None = None) -> None:
         spec = BatchSpec()
         self._slots = [Slot(DoneFence(), FixedBuffer(static, spec) if static else None) for _ in range(depth + IN_HAND)]
         self._in_hand: deque[Slot] = deque()
-        self._asked: Fence = DoneFence()  # behind what the consumer had queued when it asked for its last batch
         self._last_wait = 0.0
         self.reopen()
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether the consumer waits for a batch, and the device has done all that it had to do before."""
-        return self._is_asking and self._asked.passed()
 
     def acquire(self, lines: LineSampler | None = None) -> Slot | None:
         """Wait for a free slot, and for the device to be done with the batch before; None if the pass was closed.
@@ -54,9 +52,11 @@ class SlotPool:
         Meanwhile ``lines`` may take a look at what keeps the consumer.
         """
         begin = time.perf_counter()
+        is_there = not self._free.empty()
         slot = self._free_slot(lines)
         if slot is None or self.closed:
             return None
+        self.had_room = is_there and slot.fence.passed()
         slot.fence.wait()
         slot.waited = Span(begin, time.perf_counter())
         self._last_wait = slot.waited.seconds
@@ -70,17 +70,15 @@ class SlotPool:
         """Note that the batch of a slot goes to a consumer's stream."""
         slot.consumer = consumer
         self._in_hand.append(slot)
-        self._is_asking = False
 
     def release(self, side: SideStream | SyncStream) -> None:
         """Free the slot of the batch before last: the consumer asks for its next, so it has dropped that one."""
-        self._is_asking = True
         if len(self._in_hand) == IN_HAND:
             slot = self._in_hand.popleft()
             if slot.buffer is not None:
                 with side.on(slot.consumer):
                     slot.buffer.poison()
-            slot.fence = self._asked = side.consumed(slot.consumer)
+            slot.fence = side.consumed(slot.consumer)
             self._free.put(slot)
             if slot.buffer is not None:
                 slot.buffer.refuse()
@@ -104,4 +102,4 @@ class SlotPool:
         for slot in self._slots:
             if slot not in self._in_hand:
                 self._free.put(slot)
-        self.closed = self._is_asking = False
+        self.closed, self.had_room = False, True

@@ -67,39 +67,6 @@ def test_where_a_batch_was_late_it_takes_the_next_ones_at_once():
     assert after[SEEN + 1] == pytest.approx(STEP / 2)
 
 
-@pytest.mark.parametrize(
-    ("work", "is_pressed"), [(0.3, False), (0.5, False), (0.85, False), (0.9, True), (1.0, True), (1.25, True)]
-)
-def test_it_is_pressed_where_batches_leave_next_to_no_time_to_spare(work, is_pressed):
-    decoder = Decoder()
-    decoder.batches(SEEN, work * STEP)
-    assert not decoder.pace.is_pressed  # not known yet
-    decoder.batches(2 * SEEN, work * STEP)
-    assert decoder.pace.is_pressed == is_pressed
-
-
-def test_it_is_pressed_while_it_fills_the_queue():
-    decoder = Decoder()
-    decoder.batches(2 * SEEN, work=0.8 * STEP)
-    assert not decoder.pace.is_pressed
-    decoder.step = 0.0  # each batch is taken as soon as it is there
-    decoder.batches(SEEN, work=0.8 * STEP)
-    assert decoder.pace.is_pressed
-    decoder.step = STEP
-    decoder.batches(SEEN, work=0.8 * STEP)
-    assert not decoder.pace.is_pressed
-
-
-@pytest.mark.parametrize("workers", [1, 2, 4])
-def test_it_is_not_pressed_where_it_waits_for_files(workers):
-    """Of several workers, files come in bursts."""
-    decoder = Decoder()
-    for _ in range(4 * SEEN // workers):
-        decoder.batch(0.5 * STEP, pinned_after=0.7 * workers * STEP)
-        decoder.batches(workers - 1, 0.5 * STEP)
-    assert not decoder.pace.is_pressed
-
-
 @given(
     st.floats(0.001, 2.0),
     st.lists(st.tuples(st.floats(0.0, 1.5), st.floats(0.0, 1.5)), min_size=1, max_size=60),
