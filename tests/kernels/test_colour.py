@@ -78,6 +78,7 @@ def run(colour, images, epilogue, between=torch.float32):
     return colour(images, replace(epilogue, part=parts - 1, previous=previous))[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("device", HERE)
 @pytest.mark.parametrize("op", TORCHVISION)
 @examples(full=63, here=4)

@@ -146,6 +146,7 @@ def test_the_kernel_is_the_reference(
     compare(Ragged.of([image]), window(box, virtual, offset, flips), target, interpolation, 0.3, epilogue, atol, clip)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("device", HERE)
 @pytest.mark.parametrize(("channels", "layout", "memory_format"), variants([1, 3, 4, 5], LAYOUTS, FORMATS))
 def test_bicubic_of_bytes_is_clipped_in_every_layout(device, channels, layout, memory_format):
@@ -181,6 +182,7 @@ def test_the_kernel_is_torchvisions_for_each_of_many_images(device, dtype, crowd
             torch.testing.assert_close(each[0].cpu(), other, atol=HALF if dtype is torch.uint8 else SINGLE, rtol=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("device", HERE)
 @pytest.mark.parametrize(
     ("memory_format", "dtype", "layout", "is_ragged"),
@@ -205,6 +207,7 @@ def test_images_of_different_sizes_become_images_of_different_sizes(device):
     assert out.sizes.tolist() == sizes.tolist()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("device", HERE)
 @pytest.mark.parametrize(("shapes", "interpolation"), variants(EXTREMES, INTERPOLATIONS, ways=1))
 def test_extreme_shapes_are_right(device, interpolation, shapes):
@@ -234,6 +237,7 @@ def test_images_may_be_more_than_a_launch_can_have():
     assert torch.equal(kernel(Ragged.of(images), windows, (2, 2))[0], images)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("device", HERE)
 @pytest.mark.parametrize(("channels", "width", "dtype"), variants((1, 2, 3, 4), (40, 36, 34, 33), DTYPES))
 def test_pixels_of_channels_last_are_stored_to_the_last(device, channels, width, dtype):
@@ -243,6 +247,7 @@ def test_pixels_of_channels_last_are_stored_to_the_last(device, channels, width,
     compare(images, windows, (9, width), epilogue=epilogue, atol=HALF + ROUNDING[dtype])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("device", HERE)
 @pytest.mark.parametrize("interpolation", INTERPOLATIONS)
 def test_flat_images_stay_flat(device, interpolation):
