@@ -403,14 +403,14 @@ def test_first_steps_are_the_median_of_processes_that_begin_with_another_subject
     shares = iter([{"dali": 0.9, "fastload": 0.8}, {"dali": 0.7, "fastload": 1.0}, {"dali": 0.8, "fastload": 0.95}])
     orders = []
 
-    def scripted_process(call, *arguments):
-        assert call is jpeg.first_shares
-        orders.append(arguments[2])
+    def scripted_process(call, _size, _root, order, _device, variant):
+        assert (call, variant) == (jpeg.first_shares, "graph")
+        orders.append(order)
         return next(shares)
 
     monkeypatch.setattr(jpeg, "in_new_process", scripted_process)
     with FileWindows.open(jpeg.CPU_SIZE, torch.device("cpu")) as windows:
-        found = jpeg._first_shares(plan(3), windows, ["dali", "fastload"])
+        found = jpeg._first_shares(plan(3), windows, ["dali", "fastload"], "graph")
     assert {name: each["first_share"] for name, each in found.items()} == {"dali": 0.8, "fastload": 0.95}
     assert {name: each["first_iqr"] for name, each in found.items()} == pytest.approx({"dali": 0.1, "fastload": 0.1})
     assert orders == [["dali", "fastload"], ["fastload", "dali"], ["dali", "fastload"]]

@@ -26,6 +26,7 @@ from fastload.kernels import reference
 __all__ = ["SEED", "FileWindows", "JpegSize", "look", "write_photographs"]
 
 CHECKED_BATCHES = 3
+CAPTURING = 8  # steps: three without a graph, and one graph for each of the five places that batches come to
 SEED = 0
 
 
@@ -109,9 +110,9 @@ class FileWindows:
         warm_up, steps = self.size.window(name, self.files.decoding)
         return self._window(name, step, warm_up, steps, static=static)
 
-    def first(self, name: str, step: Step) -> Window:
-        """Time the first steps of a subject, from its first batch on."""
-        return self._window(name, step, 1, self.size.first)
+    def first(self, name: str, step: Step, *, static: bool = False) -> Window:
+        """Time the first steps of a subject: from its second on or, with ``static``, once all graphs are captured."""
+        return self._window(name, step, CAPTURING if static else 1, self.size.first, static=static)
 
     def _window(self, name: str, step: Step, warm_up: int, steps: int, *, static: bool = False) -> Window:
         batches = self._kept() if name == "limit" else STAGES[name](replace(self.files, static=static))

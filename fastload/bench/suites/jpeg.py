@@ -55,16 +55,18 @@ def measure(plan: Plan[JpegSize]) -> list[Row]:
 def _train(plan: Plan[JpegSize], windows: FileWindows, subjects: Sequence[str]) -> list[Row]:
     """Measure the subjects' first steps, check what they deliver, and measure later steps by turns."""
     on_device = [name for name in subjects if name not in CPU_STAGES]
-    firsts = _first_shares(plan, windows, on_device)
+    variants = ("ordinary", "graph") if plan.device.type == "cuda" else ("ordinary",)
+    firsts = {variant: _first_shares(plan, windows, on_device, variant) for variant in variants}
     with cudnn_search():
         step = TrainingStep(windows.size.model, plan.device)
         compile_step(windows, step)
         _check_and_settle(plan, windows, subjects)
-        ordinary = train_by_turns(plan, windows, subjects, step, variant="ordinary")
-        rows = [row | firsts.get(row["subject"], {}) for row in ordinary]
-        if plan.device.type == "cuda":
+        rows: list[Row] = []
+        for variant in variants:
+            measured = subjects if variant == "ordinary" else on_device
+            later = train_by_turns(plan, windows, measured, step, variant=variant)
+            rows += [row | firsts[variant].get(row["subject"], {}) for row in later]
             plan.save(rows)
-            rows += train_by_turns(plan, windows, on_device, step, variant="graph")
         return rows
 
 
@@ -74,29 +76,35 @@ def _check_and_settle(plan: Plan[JpegSize], windows: FileWindows, subjects: Sequ
         windows.settle(name)
 
 
-def _first_shares(plan: Plan[JpegSize], windows: FileWindows, subjects: Sequence[str]) -> dict[str, dict[str, float]]:
+def _first_shares(
+    plan: Plan[JpegSize], windows: FileWindows, subjects: Sequence[str], variant: str
+) -> dict[str, dict[str, float]]:
     """Return what a subject's row says of its first steps: the median over the runs, each in a process of its own."""
     orders = turns(subjects, plan.runs) if subjects else []
     shares = [
-        in_new_process(first_shares, plan.size, windows.files.root, order, plan.device)
+        in_new_process(first_shares, plan.size, windows.files.root, order, plan.device, variant)
         for order, _ in zip(orders, plan.track(["first steps"] * len(orders), "measuring"), strict=True)
     ]
     return {name: first_share([run[name] for run in shares]) for name in subjects}
 
 
-def first_shares(size: JpegSize, root: Path, subjects: Sequence[str], device: torch.device) -> dict[str, float]:
+def first_shares(
+    size: JpegSize, root: Path, subjects: Sequence[str], device: torch.device, variant: str
+) -> dict[str, float]:
     """Train on each subject from its first batch on, in this process, which must be new; return its share of the limit.
 
-    The files are those in ``root``.
+    The files are those in ``root``. As graphs, the first steps are those after the last graph was captured.
     """
     windows = FileWindows.of(size, root, device)
+    is_graph = variant == "graph"
     with cudnn_search():
-        step = TrainingStep(size.model, device)
-        compile_step(windows, step)
+        training = TrainingStep(size.model, device)
+        compile_step(windows, training)
 
         def window(name: str) -> Figures:
-            first = windows.window(name, step) if name == SUITE.baseline else windows.first(name, step)
-            return first.img_per_s(size.batch)
+            step = training.as_graphs() if is_graph else training
+            timed = windows.window if name == SUITE.baseline else windows.first
+            return timed(name, step, static=is_graph).img_per_s(size.batch)
 
         plan = Plan("first steps", size, subjects, runs=1, device=device)
         rows = by_turns(plan, subjects, window, ratios={"img_per_s": SUITE.baseline}, around=SUITE.baseline)
