@@ -148,7 +148,7 @@ def test_jpeg_measures_every_stage_next_to_the_limit(tmp_path, console):
     for name, row in rows.items():
         assert (row["metric"], row["variant"]) == ("img_per_s", "ordinary")
         assert row["ratio_to_limit"] > 0
-        assert row["cpu_ms_per_img"] > 0
+        assert row["cpu_ms_per_img"] >= 0  # counted in steps of 10 ms, and a window here may be shorter
         assert 0 <= row["wait_p50_ms"] <= row["wait_p99_ms"] <= row["wait_max_ms"]
         assert ("first_share" in row) == (name in {"fastload", "offload"} or name.startswith("dali"))
 
