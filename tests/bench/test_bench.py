@@ -10,8 +10,9 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from itertools import islice
 
 import psutil
 import pytest
@@ -27,10 +28,11 @@ from fastload.bench.harness.suite import Sizes, Suite
 from fastload.bench.harness.turns import Figure, by_turns
 from fastload.bench.harness.window import Window
 from fastload.bench.subjects import normalizers, stages, steps, transfers, view_stages
-from fastload.bench.subjects.file_windows import FileWindows, look, write_photographs
+from fastload.bench.subjects.file_windows import CAPTURING, FileWindows, look, write_photographs
 from fastload.bench.suites import ddp, jpeg, oneline
 from fastload.cli import app
 from fastload.environment import cores
+from fastload.training.step_graphs import WARM_UP
 from tests.native_threads import RESTING
 
 pytestmark = [
@@ -137,6 +139,14 @@ def test_resident_measures_every_loader_next_to_the_limit(tmp_path, console):
     assert {"limit", "plain", "fastload"} <= set(rows)
     assert rows["limit"]["ratio_to_limit"] == 1
     assert all(row["metric"] == "img_per_s" and row["ratio_to_limit"] > 0 for row in rows.values())
+
+
+def test_first_steps_as_graphs_begin_once_a_graph_is_captured_for_each_place_of_a_batch():
+    with FileWindows.open(jpeg.CPU_SIZE, torch.device("cpu")) as windows:
+        batches = stages.STAGES["fastload"](replace(windows.files, static=True))
+        with closing(batches):
+            places = {images.data_ptr() for images, _ in islice(batches, 12)}
+    assert WARM_UP + len(places) == CAPTURING
 
 
 def test_jpeg_measures_every_stage_next_to_the_limit(tmp_path, console):

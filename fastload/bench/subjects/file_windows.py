@@ -23,7 +23,7 @@ from fastload.bench.subjects.stages import CPU_STAGES, STAGES, STATIC_STAGES, Jp
 from fastload.data import sample_data
 from fastload.kernels import reference
 
-__all__ = ["SEED", "FileWindows", "JpegSize", "look", "write_photographs"]
+__all__ = ["CAPTURING", "SEED", "FileWindows", "JpegSize", "look", "write_photographs"]
 
 CHECKED_BATCHES = 3
 CAPTURING = 8  # steps: three without a graph, and one graph for each of the five places that batches come to
