@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby, takewhile
 from typing import Any
 
@@ -25,6 +26,26 @@ __all__ = ["Compose", "numbered"]
 
 Step = Callable[..., Any]
 HALVES = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Neighbouring transforms that share passes; or one that does not.
+
+    Attributes:
+        members: each with the index of its first draw.
+        transforms: the same alone.
+        counts: by the index of its draw, how many uniform numbers each takes of an image; without those that take none.
+        channels: the images' number of channels, if a transform tells it.
+        store: the dtype of values between passes.
+    """
+
+    shares_passes: bool
+    members: list[tuple[int, Any]]
+    transforms: list[Any]
+    counts: dict[int, int]
+    channels: int | None
+    store: torch.dtype
 
 
 class Compose(Transform):
@@ -62,6 +83,7 @@ class Compose(Transform):
         self.transforms = _joined_to_views(steps)
         inner = (each.per_box for each in transforms if isinstance(each, Compose))
         self._has_said = False
+        self._planned: tuple[list[Step], list[_Group]] | None = None
         self.per_box: Sequence[Hashable] | None = next(
             (names for names in (per_box, *inner) if names is not None), None
         )
@@ -76,12 +98,11 @@ class Compose(Transform):
 
     def explain(self, dry_run: DryRun) -> None:
         """Add the transforms to a dry run."""
-        for shares, members in self._groups():
-            transforms = [transform for _, transform in members]
-            if shares:
-                dry_run.together(transforms, _store(transforms))
+        for group in self._groups():
+            if group.shares_passes:
+                dry_run.together(group.transforms, group.store)
                 continue
-            for transform in transforms:
+            for transform in group.transforms:
                 dry_run.alone(transform)
 
     def check(self, tree: Tree) -> None:
@@ -98,18 +119,18 @@ class Compose(Transform):
                 )
 
     def run(self, batch: Batch, key: Key) -> None:
-        for shares, members in self._groups():
+        for group in self._groups():
             if batch.is_empty:
                 return
             kept = key if batch.kept is None else key.for_rows(batch.kept)
-            for part, part_key in batch.parts(kept, (transform for _, transform in members)):
-                if shares:
-                    self._run_together(part, part_key, members)
+            for part, part_key in batch.parts(kept, group.transforms):
+                if group.shares_passes:
+                    self._run_together(part, part_key, group)
                 else:
-                    self._run_each(part, part_key, members)
+                    self._run_each(part, part_key, group)
 
-    def _run_each(self, batch: Batch, key: Key, members: list[tuple[int, Any]]) -> None:
-        for draw, transform in members:
+    def _run_each(self, batch: Batch, key: Key, group: _Group) -> None:
+        for draw, transform in group.members:
             if isinstance(transform, Transform):
                 transform.run(batch, key.for_draw(draw))
             else:
@@ -122,21 +143,17 @@ class Compose(Transform):
             self._has_said = True
             warnings.warn(remark, UserWarning, stacklevel=2)
 
-    def _groups(self) -> Iterator[tuple[bool, list[tuple[int, Any]]]]:
-        """Neighbours that share passes, or that do not: whether they do, and the transforms with their draws."""
-        for shares, group in groupby(numbered(self.transforms), key=lambda member: _shares_passes(member[1])):
-            if shares:
-                yield True, list(group)
-            else:  # one at a time: it may leave out samples, or make views
-                yield from ((False, [member]) for member in group)
+    def _groups(self) -> list[_Group]:
+        """Neighbours that share passes, or that do not; worked out again if somebody has changed ``transforms``."""
+        if self._planned is None or self._planned[0] != self.transforms:
+            self._planned = list(self.transforms), list(_grouped(self.transforms))
+        return self._planned[1]
 
-    def _run_together(self, batch: Batch, key: Key, members: list[tuple[int, Any]]) -> None:
-        transforms = [transform for _, transform in members]
-        counts = {draw: transform.uniform_count for draw, transform in members if transform.uniform_count}
-        with batch.work(channels=_channels(transforms), store=_store(transforms)) as work:
-            if len(counts) > 1:
-                key = key.drawn(len(work.sizes), counts)
-            for draw, transform in members:
+    def _run_together(self, batch: Batch, key: Key, group: _Group) -> None:
+        with batch.work(channels=group.channels, store=group.store) as work:
+            if len(group.counts) > 1:
+                key = key.drawn(len(work.sizes), group.counts)
+            for draw, transform in group.members:
                 transform.add_to(work, key.for_draw(draw))
 
     @property
@@ -158,6 +175,21 @@ def numbered(transforms: Sequence[Step], first: int = 0) -> Iterator[tuple[int, 
     for transform in transforms:
         yield first, transform
         first += getattr(transform, "draw_count", 1)
+
+
+def _grouped(transforms: Sequence[Step]) -> Iterator[_Group]:
+    for shares, group in groupby(numbered(transforms), key=lambda member: _shares_passes(member[1])):
+        if shares:
+            yield _group_of(list(group), shares_passes=True)
+        else:  # one at a time: it may leave out samples, or make views
+            yield from (_group_of([member], shares_passes=False) for member in group)
+
+
+def _group_of(members: list[tuple[int, Any]], *, shares_passes: bool) -> _Group:
+    transforms = [transform for _, transform in members]
+    counts = {draw: getattr(transform, "uniform_count", 0) for draw, transform in members}
+    drawing = {draw: count for draw, count in counts.items() if count}
+    return _Group(shares_passes, members, transforms, drawing, _channels(transforms), _store(transforms))
 
 
 def _shares_passes(transform: Step) -> bool:

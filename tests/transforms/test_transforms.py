@@ -179,6 +179,14 @@ def test_any_callable_can_stand_in_compose():
     torch.testing.assert_close(compose(IMAGES), -torchvision_normalized(255 - IMAGES), atol=1e-6, rtol=1e-6)
 
 
+def test_a_compose_runs_the_transforms_that_it_has_now():
+    compose, key = T.Compose([T.RandomHorizontalFlip(), T.Normalize(MEAN, STD)]), T.Key(seed=1)
+    compose(IMAGES, key)
+    compose.transforms.insert(0, T.RandomCrop((4, 5)))
+    compose.transforms[-1] = torch.neg
+    assert torch.equal(compose(IMAGES, key), T.Compose([*compose.transforms])(IMAGES, key))
+
+
 @pytest.mark.parametrize("last", [T.MixUp(num_classes=3), T.GaussianBlur(3, 1.0), T.RandAugment()])
 def test_a_list_whose_images_a_function_cut_to_one_size_is_one_batch(last):
     pictures = [torch.rand(3, height, 9, generator=torch.Generator().manual_seed(height)) for height in (6, 7)]
