@@ -140,13 +140,11 @@ class Key:
 
         All are drawn at once, which takes as long as one of the draws: NumPy's calls take longer than their work.
         """
-        words = tuple(-(-count // 2) for count in counts.values())
-        first = tuple(stream - (self.draw << DRAW) for stream in self._streams(UNIFORM))
+        words, places = _layout_of(tuple(counts.items()))
+        first = tuple([stream - (self.draw << DRAW) for stream in self._streams(UNIFORM)])
         streams = _streams_of(tuple(counts), words, first)
         numbers = _numbers(random_words(self._counters(samples, words), self.seed, streams, self._which))
-        ends = accumulate(2 * count for count in words)
-        drawn = {draw: numbers[end - 2 * count : end] for draw, count, end in zip(counts, words, ends, strict=True)}
-        return self._with(_drawn=drawn)
+        return self._with(_drawn={draw: numbers[place] for draw, place in places.items()})
 
     def integers(self, samples: int) -> torch.Tensor:
         """One number for each sample, int64 (samples,), uniform over 0 to 2**63 - 1: seeds of noise on the device."""
@@ -170,10 +168,11 @@ class Key:
     def _with(self, **values: Any) -> Key:
         """The same key with other values; several are made for each batch, and a whole new one takes longer."""
         key = object.__new__(Key)
-        vars(key).update(vars(self))
+        fields = vars(key)
+        fields.update(vars(self))
         if "draw" not in values:
-            vars(key)["_drawn"] = {}
-        vars(key).update(values)
+            fields["_drawn"] = {}
+        fields.update(values)
         return key
 
     def _words(self, samples: int, count: int, kind: int) -> np.ndarray:
@@ -205,7 +204,7 @@ class Key:
 
     def _streams(self, kind: int) -> tuple[int, ...]:
         """The stream of each view; there is one, unless the key is that of several."""
-        return tuple(self._stream(kind, view) for view in self._views or (self.view,))
+        return tuple([self._stream(kind, view) for view in self._views or (self.view,)])
 
     def _stream(self, kind: int, view: int) -> int:
         """Epoch, transform, view and kind of draw, in 32, 16, 8 and 8 bits."""
@@ -244,6 +243,14 @@ def _counters_of(samples: int, words: tuple[int, ...], stride: int) -> np.ndarra
 def _counted(words: tuple[int, ...]) -> np.ndarray:
     """The index of each word in its draw, of which there are so many, uint64 (W, 1)."""
     return np.concatenate([np.arange(count, dtype=np.uint64) for count in words])[:, None]
+
+
+@lru_cache(maxsize=64)
+def _layout_of(counts: tuple[tuple[int, int], ...]) -> tuple[tuple[int, ...], dict[int, slice]]:
+    """Of draws with so many numbers each: the words of each, and where its numbers are among those of all words."""
+    words = tuple(-(-count // 2) for _, count in counts)
+    ends = accumulate(2 * count for count in words)
+    return words, {draw: slice(end - 2 * count, end) for (draw, _), count, end in zip(counts, words, ends, strict=True)}
 
 
 @lru_cache(maxsize=1024)
