@@ -90,7 +90,7 @@ def resample(
     interpolation: str = "bilinear",
     fill: float = 0.0,
     clip: bool = False,
-    epilogue: Epilogue = Epilogue(),  # noqa: B008  (it is frozen)
+    epilogue: Epilogue = Epilogue(),  # noqa: B008  (it is not changed)
 ) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     """Crop, resize and flip images of different sizes, and run the epilogue, in one pass.
 

@@ -118,7 +118,7 @@ class Mix:
     outside: torch.Tensor
 
 
-@dataclass(frozen=True)
+@dataclass
 class Epilogue:
     """Kernel epilogue: colour, normalise, erase, mix, round. It runs on values from 0 to 1 before they are stored.
 

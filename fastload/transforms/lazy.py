@@ -257,13 +257,14 @@ class LazyImages:
         if program is not None and passes > parts:
             bounds = program.bounds.numpy()
             program = ColourProgram(program.ops, torch.from_numpy(np.concatenate([bounds, bounds[:, -1:]], axis=1)))
-        images, previous = self.images, None
-        for part, alone in enumerate(self._epilogues(program, passes, last=last)):
-            epilogue = alone if previous is None else replace(alone, previous=previous)
+        images, epilogues = self.images, self._epilogues(program, parts, passes, last=last)
+        for part, epilogue in enumerate(epilogues):
             if part == 0 and self._geometry is not None:
-                images, previous = self._resample(images, self._geometry, epilogue)
+                images, statistics = self._resample(images, self._geometry, epilogue)
             else:
-                images, previous = self._colour(images, epilogue)
+                images, statistics = self._colour(images, epilogue)
+            if part + 1 < passes:
+                epilogues[part + 1].previous = statistics
         return images
 
     def _run_simple(self, *, last: bool) -> torch.Tensor | None:
@@ -280,32 +281,26 @@ class LazyImages:
             return None
         return self._mirror(images, mirrored)
 
-    def _epilogues(self, program: ColourProgram | None, passes: int, *, last: bool) -> tuple[Epilogue, ...]:
+    def _epilogues(self, program: ColourProgram | None, parts: int, passes: int, *, last: bool) -> tuple[Epilogue, ...]:
         """Those of all passes, but for the statistics that each gets from the pass before."""
-        epilogues: tuple[Epilogue, ...] = ()
-        for part in reversed(range(passes)):
-            one = self._epilogue(program, part, final=part == passes - 1, last=last, following=epilogues)
+        epilogues: tuple[Epilogue, ...] = (self._last_epilogue(program, passes - 1, last=last),)
+        for part in reversed(range(passes - 1)):
+            # Each part but the first begins with an operation that needs statistics, in some image.
+            one = Epilogue(self.store, program=program, part=part, statistics=part + 1 < parts, following=epilogues)
             epilogues = (one, *epilogues)
         return epilogues
 
-    def _epilogue(
-        self, program: ColourProgram | None, part: int, *, final: bool, last: bool, following: Sequence[Epilogue]
-    ) -> Epilogue:
-        shared: dict[str, Any] = {"program": program, "part": part, "following": following}
-        if not final:
-            starts = None if program is None else program.bounds.numpy()[:, part + 1 : part + 3]
-            statistics = starts is not None and bool((starts[:, 0] < starts[:, 1]).any())
-            return Epilogue(**shared, dtype=self.store, statistics=statistics)
-        shared |= {"erase": self._erase, "mix": self._mix}
-        if (normalization := self._normalization) is not None:
-            return Epilogue(
-                **shared,
-                scale=normalization.scale,
-                bias=normalization.bias,
-                dtype=normalization.dtype,
-                memory_format=normalization.memory_format,
-            )
-        return Epilogue(**shared, dtype=self.dtype if last else self.store)
+    def _last_epilogue(self, program: ColourProgram | None, part: int, *, last: bool) -> Epilogue:
+        alike: dict[str, Any] = {"program": program, "part": part, "erase": self._erase, "mix": self._mix}
+        if (normalization := self._normalization) is None:
+            return Epilogue(**alike, dtype=self.dtype if last else self.store)
+        return Epilogue(
+            **alike,
+            scale=normalization.scale,
+            bias=normalization.bias,
+            dtype=normalization.dtype,
+            memory_format=normalization.memory_format,
+        )
 
     def _program(self) -> ColourProgram | None:
         if not self._ops:

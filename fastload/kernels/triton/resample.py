@@ -33,7 +33,7 @@ def resample(
     interpolation: str = "bilinear",
     fill: float = 0.0,
     clip: bool = False,
-    epilogue: Epilogue = Epilogue(),  # noqa: B008  (it is frozen)
+    epilogue: Epilogue = Epilogue(),  # noqa: B008  (it is not changed)
 ) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     """See :func:`fastload.kernels.resample`."""
     check_resample(images, windows, interpolation, epilogue)
