@@ -58,9 +58,15 @@ class LazyImages:
         self.moves: list[Movement] = []
         self.mixes: list[Callable[[Tree], Tree]] = []
         self.recording = "this transform"
-        self._sizes = rows_of(size_of(images), len(images))
+        self._count = len(images)
+        self._channel_count = images.channels if isinstance(images, Ragged) else images.shape[1]
+        self._resize(size_of(images))
         self._rows: np.ndarray | None = None  # of the samples, those that work is recorded for; None for all
         self._clear()
+
+    def _resize(self, size: Size) -> None:
+        self._sizes = rows_of(size, self._count)  # of all images, int64 (N, 2)
+        self._all_sizes = self._sizes if self.frames == 1 else self._sizes[:: self.frames]  # of all samples
 
     def _clear(self) -> None:
         self._geometry: Geometry | None = None
@@ -362,15 +368,6 @@ class LazyImages:
             or self._mix is not None
         )
 
-    @property
-    def _channel_count(self) -> int:
-        return self.images.channels if isinstance(self.images, Ragged) else self.images.shape[1]
-
-    @property
-    def _all_sizes(self) -> torch.Tensor:
-        """Heights and widths of all samples, int64 (N, 2)."""
-        return self._sizes if self.frames == 1 else self._sizes[:: self.frames]
-
     def _each(self, parameters: torch.Tensor, others: torch.Tensor | float) -> torch.Tensor:
         """A row for each image, from those of the samples that work is recorded for, and ``others`` for the others."""
         if self._rows is not None:
@@ -409,15 +406,14 @@ class LazyImages:
 
     def _move(self, step: Step, mask_fill: float = 0.0) -> None:
         """Add a step to the geometry, and note it in ``moves`` alone: targets are rounded and clipped after each."""
-        count = len(self._sizes)
-        self._geometry = self._geometry or Geometry.identity(size_of(self.images), count)
+        self._geometry = self._geometry or Geometry.identity(size_of(self.images), self._count)
         before = self._geometry.size
         step(self._geometry)
         size = self._geometry.size
         each = size if isinstance(size, tuple) else size[:: self.frames]
         self.moves.append(Movement(self._all_sizes, each, step=step, frames=self.frames, fill=mask_fill))
         if size is not before:
-            self._sizes = rows_of(size, count)
+            self._resize(size)
 
 
 @dataclass
@@ -454,7 +450,9 @@ def _bounds(codes: np.ndarray) -> np.ndarray:
     """Where each image's program is split in parts, int32 (N, P + 1): before each operation that needs a statistic."""
     images, slots = codes.shape
     needs_statistic = np.ascontiguousarray(codes.T) >= float(Op.CONTRAST)  # NumPy is fastest along the images
-    part = needs_statistic.cumsum(0, dtype=np.int32)  # of each operation
+    part = needs_statistic.astype(np.int32)  # of each operation
+    for slot in range(1, slots):  # NumPy's own sum of rows goes along the columns
+        part[slot] += part[slot - 1]
     parts = int(part[-1].max()) + 1 if images and slots else 1
     bounds = np.full((parts + 1, images), slots, dtype=np.int32)
     bounds[0] = 0
