@@ -81,6 +81,8 @@ class Key:
 
     def for_view(self, view: int) -> Key:
         """The key of a sample's image number ``view``."""
+        if view == self.view:
+            return self
         return self._with(view=_within_limit("view", view))
 
     def for_views(self, views: Sequence[int], samples: int) -> Key:

@@ -65,8 +65,8 @@ class Mixing(Transform):
             _check_classes(tree.leaves[path], self.num_classes)
 
     def sample(self, sizes: torch.Tensor, key: Key) -> Mixture:
-        count = len(sizes)
         whole = sizes.numpy()
+        count = len(whole)
         if not (whole == whole[:1]).all():
             raise TypeError(
                 "only images of one size can be mixed, and the batch has different ones: crop or resize them first"
@@ -283,6 +283,7 @@ def _partners(count: int) -> torch.Tensor:
     return torch.from_numpy(np.roll(np.arange(count, dtype=np.int32), 1))
 
 
+@lru_cache(maxsize=16)  # MixUp has one for all batches
 def _boxes(box: Box, count: int) -> torch.Tensor:
     return torch.from_numpy(np.full((count, 4), box, dtype=np.int32))
 
