@@ -28,26 +28,6 @@ Step = Callable[..., Any]
 HALVES = (torch.float16, torch.bfloat16)
 
 
-@dataclass(frozen=True)
-class _Group:
-    """Neighbouring transforms that share passes; or one that does not.
-
-    Attributes:
-        members: each with the index of its first draw.
-        transforms: the same alone.
-        counts: by the index of its draw, how many uniform numbers each takes of an image; without those that take none.
-        channels: the images' number of channels, if a transform tells it.
-        store: the dtype of values between passes.
-    """
-
-    shares_passes: bool
-    members: list[tuple[int, Any]]
-    transforms: list[Any]
-    counts: dict[int, int]
-    channels: int | None
-    store: torch.dtype
-
-
 class Compose(Transform):
     """Apply transforms one after another, in as few passes over memory as possible.
 
@@ -175,6 +155,26 @@ def numbered(transforms: Sequence[Step], first: int = 0) -> Iterator[tuple[int, 
     for transform in transforms:
         yield first, transform
         first += getattr(transform, "draw_count", 1)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Neighbouring transforms that share passes; or one that does not.
+
+    Attributes:
+        members: each with the index of its first draw.
+        transforms: the same alone.
+        counts: by the index of its draw, how many uniform numbers each takes of an image; without those that take none.
+        channels: the images' number of channels, if a transform tells it.
+        store: the dtype of values between passes.
+    """
+
+    shares_passes: bool
+    members: list[tuple[int, Any]]
+    transforms: list[Any]
+    counts: dict[int, int]
+    channels: int | None
+    store: torch.dtype
 
 
 def _grouped(transforms: Sequence[Step]) -> Iterator[_Group]:

@@ -450,9 +450,7 @@ def _bounds(codes: np.ndarray) -> np.ndarray:
     """Where each image's program is split in parts, int32 (N, P + 1): before each operation that needs a statistic."""
     images, slots = codes.shape
     needs_statistic = np.ascontiguousarray(codes.T) >= float(Op.CONTRAST)  # NumPy is fastest along the images
-    part = needs_statistic.astype(np.int32)  # of each operation
-    for slot in range(1, slots):  # NumPy's own sum of rows goes along the columns
-        part[slot] += part[slot - 1]
+    part = needs_statistic.cumsum(0, dtype=np.int32)  # of each operation
     parts = int(part[-1].max()) + 1 if images and slots else 1
     bounds = np.full((parts + 1, images), slots, dtype=np.int32)
     bounds[0] = 0
