@@ -115,7 +115,7 @@ def resample(
 
     Returns:
         The outputs: a batch (N, C, H, W) if ``size`` is a tuple, else a ``Ragged``; and statistics to pass on as
-        ``previous`` if ``epilogue.statistics`` is set, else None.
+        ``previous`` to the next call if ``epilogue.statistics`` is set, else None. Their memory is used again later.
 
     Raises:
         TypeError: the dtype of ``images`` or ``epilogue`` is unsupported.
@@ -144,7 +144,8 @@ def colour(images: torch.Tensor | Ragged, epilogue: Epilogue) -> tuple[torch.Ten
             1 or 3 channels.
 
     Returns:
-        The images; and statistics to pass on as ``previous`` if ``epilogue.statistics`` is set, else None.
+        The images; and statistics to pass on as ``previous`` to the next call if ``epilogue.statistics`` is set, else
+        None. Their memory is used again later.
 
     Raises:
         TypeError: the dtype of ``images`` or ``epilogue`` is unsupported.

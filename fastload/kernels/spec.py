@@ -140,7 +140,7 @@ class Epilogue:
         mix: images to mix, or None.
         following: the epilogues of the passes that are run right after this one, whose parameters are copied to the
             device along with this one's.
-        moved: by ``id``, the parameters that an earlier pass has copied along, and where they are on the device.
+        moved: parameters that an earlier pass has copied to the device along with its own, by name.
     """
 
     dtype: torch.dtype = torch.uint8
@@ -154,4 +154,4 @@ class Epilogue:
     erase: Erase | None = None
     mix: Mix | None = None
     following: Sequence[Epilogue] = ()
-    moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict, compare=False, repr=False)
+    moved: dict[str, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)

@@ -25,7 +25,6 @@ from fastload.kernels.triton.epilogue import (
     epilogue_arguments,
     in_box,
     load_parameters,
-    mix_parameters,
     rounded,
 )
 from fastload.kernels.triton.launcher import MOST_KINDS, Constants, Launcher
@@ -228,7 +227,7 @@ def _colour_batch(images: torch.Tensor, epilogue: Epilogue) -> tuple[torch.Tenso
     if out.numel() == 0:
         return out, None
     mix = epilogue.mix
-    parameters, moved = epilogue_arguments(epilogue, n, images.device, *mix_parameters(epilogue))
+    parameters, _ = epilogue_arguments(epilogue, n, images.device)
     last = not out.is_contiguous()
     group = _group(width, out.itemsize if last else None)
     tiles = -(-(height * width // group) // (PIXELS // group))  # triton.cdiv takes 10 times as long
@@ -242,8 +241,8 @@ def _colour_batch(images: torch.Tensor, epilogue: Epilogue) -> tuple[torch.Tenso
         "width": width,
         "pixels": height * width,
         **dict(zip(("stride_n", "stride_c", "stride_y", "stride_x"), images.stride(), strict=True)),
+        "mix": None,
         **parameters,
-        "mix": tuple(moved) or None,
     }
     constants = _batch_constants(channels, group, out.dtype, images.device, last=last, mixes=mix is not None)
     _launch_batch(images.device, (-(-n // walk) * tiles, 1, 1), arguments, constants)

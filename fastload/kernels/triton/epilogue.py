@@ -53,7 +53,6 @@ __all__ = [
     "epilogue_arguments",
     "in_box",
     "load_parameters",
-    "mix_parameters",
     "rounded",
 ]
 
@@ -74,6 +73,8 @@ STATISTICS = tl.constexpr(7)  # of an image: sum of grey, three minima, three ne
 FIXED_POINT_ONE = tl.constexpr(2.0**32)  # statistics are int64 in fixed point; this is 1.0
 FARTHEST = tl.constexpr(2**33)  # ``MIN_IDENTITY`` in fixed point
 MIN_IDENTITY = tl.constexpr(2.0)  # above every value; minima are stored less it, so that all statistics begin at 0
+
+MIX = ("partners", "mix_boxes", "inside", "outside")  # what the kernel of ``colour`` reads to mix
 
 
 @triton.jit
@@ -262,35 +263,44 @@ def epilogue_arguments(
     """Upload the epilogue's tensors and the tensors ``others``, in one transfer with those of the passes that follow.
 
     Returns:
-        The epilogue's kernel arguments by name, but for mixing, and ``others`` on the device.
+        The epilogue's kernel arguments by name, and ``others`` on the device. ``mix`` is there if it mixes.
     """
-    program, erase, parameters = epilogue.program, epilogue.erase, _parameters(epilogue)
-    on_device = _upload(epilogue, device, [*parameters.values(), *others])
-    own, rest = dict(zip(parameters, on_device, strict=False)), on_device[len(parameters) :]
+    own, rest = _on_device(epilogue, images, device, others)
+    program, erase, mix = epilogue.program, epilogue.erase, epilogue.mix
     return {
-        "program": (own["ops"], parameters["ops"].shape[1]) if "ops" in own else None,
+        "program": (own["ops"], own["ops"].shape[1]) if "ops" in own else None,
         "previous": epilogue.previous,
         "affine": None if epilogue.scale is None else (epilogue.scale, epilogue.bias),
         "erase": None if erase is None else (own["boxes"], erase.scale, erase.bias),
         "seeds": own.get("seeds"),
-        "statistics": torch.zeros(images, STATISTICS.value, dtype=torch.int64, device=device)
-        if epilogue.statistics
-        else None,
+        "statistics": own.get("statistics"),
         "RANGES": epilogue.statistics
         and program is not None
         and bool((program.ops.numpy()[..., 0] == float(Op.AUTOCONTRAST)).any()),
+        **({} if mix is None else {"mix": tuple(own[name] for name in MIX)}),
     }, rest
 
 
-def mix_parameters(epilogue: Epilogue) -> list[torch.Tensor]:
-    """The tensors on the CPU that mixing reads."""
-    mix = epilogue.mix
-    return [] if mix is None else [mix.partners, mix.boxes, mix.inside, mix.outside]
+def _on_device(
+    epilogue: Epilogue, images: int, device: torch.device, others: Sequence[torch.Tensor]
+) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
+    """The epilogue's own parameters, which a pass before may have copied along, and ``others``."""
+    own = epilogue.moved.copy()
+    epilogue.moved.clear()  # their memory is used again after this pass
+    if own:
+        return own, upload_parameters(device, *others)
+    passes = [epilogue, *epilogue.following]
+    named = [_parameters(each, images) for each in passes]
+    on_device = iter(upload_parameters(device, *(tensor for each in named for tensor in each.values()), *others))
+    own, *later = ({name: next(on_device) for name in parameters} for parameters in named)
+    for following, moved in zip(epilogue.following, later, strict=True):
+        following.moved.update(moved)
+    return own, list(on_device)
 
 
-def _parameters(epilogue: Epilogue) -> dict[str, torch.Tensor]:
-    """The other tensors on the CPU that a pass with this epilogue reads."""
-    program, erase, parameters = epilogue.program, epilogue.erase, {}
+def _parameters(epilogue: Epilogue, images: int) -> dict[str, torch.Tensor]:
+    """The tensors on the CPU that a pass with this epilogue reads, and the zeros to which it adds its statistics."""
+    program, erase, mix, parameters = epilogue.program, epilogue.erase, epilogue.mix, {}
     ops = None if program is None else program.parts[epilogue.part]
     if ops is not None and ops.shape[1] > 1:  # a list of nothing but ends is none
         parameters["ops"] = ops
@@ -298,21 +308,8 @@ def _parameters(epilogue: Epilogue) -> dict[str, torch.Tensor]:
         parameters["boxes"] = erase.boxes
         if any(erase.scale):
             parameters["seeds"] = erase.seeds
+    if epilogue.statistics:
+        parameters["statistics"] = torch.zeros(images, STATISTICS.value, dtype=torch.int64)
+    if mix is not None:
+        parameters |= zip(MIX, (mix.partners, mix.boxes, mix.inside, mix.outside), strict=True)
     return parameters
-
-
-def _upload(epilogue: Epilogue, device: torch.device, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """``tensors`` on the device: those that no pass before has copied along, with what the passes that follow read."""
-    before = epilogue.moved.copy()
-    epilogue.moved.clear()  # their memory is used again after this pass
-    missing = [tensor for tensor in tensors if id(tensor) not in before]
-    later = [] if before else [tensor for each in epilogue.following for tensor in _all_parameters(each)]
-    on_device = upload_parameters(device, *missing, *later)
-    moved = {id(tensor): (tensor, there) for tensor, there in zip((*missing, *later), on_device, strict=True)}
-    for following in epilogue.following:
-        following.moved.update(moved)
-    return [(before.get(id(tensor)) or moved[id(tensor)])[1] for tensor in tensors]
-
-
-def _all_parameters(epilogue: Epilogue) -> list[torch.Tensor]:
-    return [*_parameters(epilogue).values(), *mix_parameters(epilogue)]
