@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -309,7 +310,7 @@ def _parameters(epilogue: Epilogue, images: int) -> dict[str, torch.Tensor]:
         if any(erase.scale):
             parameters["seeds"] = erase.seeds
     if epilogue.statistics:
-        parameters["statistics"] = torch.zeros(images, STATISTICS.value, dtype=torch.int64)
+        parameters["statistics"] = torch.from_numpy(np.zeros((images, STATISTICS.value), dtype=np.int64))
     if mix is not None:
         parameters |= zip(MIX, (mix.partners, mix.boxes, mix.inside, mix.outside), strict=True)
     return parameters
