@@ -63,7 +63,7 @@ class Compose(Transform):
         self.transforms = _joined_to_views(steps)
         inner = (each.per_box for each in transforms if isinstance(each, Compose))
         self._has_said = False
-        self._planned: tuple[list[Step], list[_Group]] | None = None
+        self._planned: tuple[list[Step], list[int], list[_Group]] | None = None
         self.per_box: Sequence[Hashable] | None = next(
             (names for names in (per_box, *inner) if names is not None), None
         )
@@ -124,10 +124,14 @@ class Compose(Transform):
             warnings.warn(remark, UserWarning, stacklevel=2)
 
     def _groups(self) -> list[_Group]:
-        """Neighbours that share passes, or that do not; worked out again if somebody has changed ``transforms``."""
-        if self._planned is None or self._planned[0] != self.transforms:
-            self._planned = list(self.transforms), list(_grouped(self.transforms))
-        return self._planned[1]
+        """Neighbours that share passes, or that do not; worked out again if somebody has changed ``transforms``.
+
+        A container whose own list has changed draws another number of times.
+        """
+        counts = [getattr(each, "draw_count", 1) for each in self.transforms]
+        if self._planned is None or self._planned[0] != self.transforms or self._planned[1] != counts:
+            self._planned = list(self.transforms), counts, list(_grouped(self.transforms))
+        return self._planned[2]
 
     def _run_together(self, batch: Batch, key: Key, group: _Group) -> None:
         with batch.work(channels=group.channels, store=group.store) as work:

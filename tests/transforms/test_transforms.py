@@ -187,6 +187,14 @@ def test_a_compose_runs_the_transforms_that_it_has_now():
     assert torch.equal(compose(IMAGES, key), T.Compose([*compose.transforms])(IMAGES, key))
 
 
+def test_a_compose_runs_the_transforms_that_its_containers_have_now():
+    compose = T.Compose([T.RandomApply([T.ColorJitter(0.4)]), T.RandomHorizontalFlip(), T.ColorJitter(hue=0.2)])
+    key = T.Key(seed=1)
+    compose(IMAGES, key)
+    compose.transforms[0].transforms.append(T.RandomInvert())
+    assert torch.equal(compose(IMAGES, key), T.Compose([*compose.transforms])(IMAGES, key))
+
+
 @pytest.mark.parametrize("last", [T.MixUp(num_classes=3), T.GaussianBlur(3, 1.0), T.RandAugment()])
 def test_a_list_whose_images_a_function_cut_to_one_size_is_one_batch(last):
     pictures = [torch.rand(3, height, 9, generator=torch.Generator().manual_seed(height)) for height in (6, 7)]
