@@ -276,3 +276,4 @@ def test_a_dispatcher_of_several_ranks_is_refused_at_once():
 
 if __name__ == "__main__":
     refuse_the_dispatcher()
+    torch.distributed.destroy_process_group()

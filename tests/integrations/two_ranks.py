@@ -150,6 +150,7 @@ def main(device: str, home: str) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     seen = {(way, fast): train(device, home, fast=fast) for way, train in TRAINERS.items() for fast in (False, True)}
     torch.save(seen, Path(home) / f"{os.environ['RANK']}.pt")
+    torch.distributed.destroy_process_group()  # Gloo's threads must not outlive the interpreter
 
 
 if __name__ == "__main__":
