@@ -8,7 +8,7 @@ from torchvision import tv_tensors
 
 from fastload.kernels.triton.launcher import MOST_KINDS, Constants, Launcher, _kind
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+DEVICES = [pytest.param("cpu", marks=pytest.mark.interpreter), pytest.param("cuda", marks=pytest.mark.gpu)]
 BLOCK = 32
 CONSTANTS = {negate: Constants({"block": BLOCK, "negate": negate, "num_warps": 1}) for negate in (False, True)}
 
