@@ -1,0 +1,303 @@
+"""Tell what it costs a training process that cores which have nothing to do fall asleep.
+
+    python benchmarks/wake_ups.py --out wake_ups.json                   on a GPU: ResNet-50, five minutes
+    python benchmarks/wake_ups.py --out whole.json --images 256         the same on whole batches
+
+A thread that waits for another, for the interpreter's lock or for the driver's, sleeps, and so may the core that it was
+on. To wake a core takes from a few microseconds to some tenths of a millisecond, by the processor, and by whether it is
+a virtual machine's. A training step waits so a hundred times, and no profiler shows it: meanwhile nothing runs.
+
+Blocks of steps take turns in random order: from a batch that is kept on the device, and from JPEG files; with cores as
+they are, and kept awake in two ways. Each step trains on so few images that the device waits for the host.
+
+- ``latency``: the file /dev/cpu_dma_latency asks Linux for cores that wake up at once, while it is open. Root may.
+- ``spinning``: on each core a process of the class SCHED_IDLE, which gives way to any other, and never ends.
+
+Without a GPU a small model trains at a tiny size, which shows that it works.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from itertools import islice, product
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fastload.arguments import resolved_device
+from fastload.bench.harness import meta
+from fastload.bench.harness.window import Batches, synchronize
+from fastload.bench.subjects.file_windows import FileWindows
+from fastload.bench.subjects.stages import STAGES
+from fastload.bench.subjects.training import TrainingStep, cudnn_search, describe
+from fastload.bench.suites import jpeg
+
+LATENCY = Path("/dev/cpu_dma_latency")
+TASKS = Path("/proc/self/task")
+IDLE = Path("/sys/devices/system/cpu")
+SPIN = """
+import os
+os.sched_setaffinity(0, [{core}])
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+print("spins", flush=True)
+while os.getppid() == {parent}:
+    for _ in range(1_000_000):
+        pass
+"""
+BACKWARD = "pt_autograd"  # the names of PyTorch's threads for backward begin so
+GROUPS = ("training", "backward", "others")
+INPUTS = ("kept", "fed")
+MS, US, NS = 1e3, 1e6, 1e9  # of a second
+ANSWERS = 300  # times that a thread is woken to measure how long it takes
+APART = 1e-3  # seconds between them, in which cores fall asleep
+FILLING = 8  # steps of a block before those that are timed
+
+app = typer.Typer(add_completion=False)
+
+Way = Callable[[], AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Steps: of a block, and before the first one, until queues and buffers have their size."""
+
+    block: int
+    warm_up: int
+
+
+GPU, CPU = Lengths(block=40, warm_up=200), Lengths(block=2, warm_up=1)
+
+
+@app.command()
+def main(
+    *,
+    out: Annotated[Path, typer.Option(help="The JSON file to write.", dir_okay=False, writable=True)],
+    seconds: Annotated[float, typer.Option(min=0, help="For how long to measure blocks, at least one of each.")] = 180,
+    images: Annotated[int, typer.Option(min=1, help="Of each batch, to train on.")] = 48,
+    subject: Annotated[str, typer.Option(help=f"Who feeds the model: {', '.join(STAGES)}.")] = "fastload",
+) -> None:
+    """Train by turns from a kept batch and from files, with cores that fall asleep and with such that do not."""
+    if subject not in STAGES:
+        raise typer.BadParameter(f"--subject must be one of {', '.join(STAGES)}; got {subject!r}")
+    if not Path("/proc/self/schedstat").exists():
+        raise typer.BadParameter("this system does not tell how long threads ran: /proc/self/schedstat is missing")
+    device = resolved_device(None)
+    with ways() as found:
+        woken = {name: wake_up_us(way) for name, way in found.items()}
+        rows = measured(found, subject, images, seconds, device)
+    settings = {**describe(device), "subject": subject, "images": images, "idle": idle_states()}
+    result = {"meta": meta.describe(device, {}, [], settings), "wake_up_us": woken, "rows": rows}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(result) + "\n")
+    show(woken, rows)
+
+
+@contextmanager
+def ways() -> Iterator[dict[str, Way]]:
+    """How cores may be kept awake on this system: as contexts in which they are, by name."""
+    found: dict[str, Way] = {"as they are": nullcontext}
+    with ExitStack() as spinning:
+        with suppress(OSError), without_latency():
+            found["latency"] = without_latency
+        with suppress(OSError):
+            found["spinning"] = spinning.enter_context(spinners())
+        yield found
+
+
+@contextmanager
+def without_latency() -> Iterator[None]:
+    """Ask Linux for cores that wake up at once."""
+    with LATENCY.open("r+b", buffering=0) as asked:
+        asked.write(struct.pack("i", 0))
+        yield
+
+
+@contextmanager
+def spinners() -> Iterator[Way]:
+    """Processes that keep this one's cores awake, in the context that is yielded; they are stopped outside of it.
+
+    Raises:
+        OSError: this system has no class for processes that give way to all others, or does not allow it.
+    """
+    processes: list[subprocess.Popen[str]] = []
+
+    def tell(number: signal.Signals) -> None:
+        for process in processes:
+            process.send_signal(number)
+
+    @contextmanager
+    def spinning() -> Iterator[None]:
+        tell(signal.SIGCONT)
+        yield
+        tell(signal.SIGSTOP)
+
+    try:
+        for core in sorted(os.sched_getaffinity(0)):
+            code = SPIN.format(core=core, parent=os.getpid())
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-SEc", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+                )
+            )
+        if not all(process.stdout is not None and process.stdout.readline() for process in processes):
+            raise OSError("no process of the class SCHED_IDLE")
+        tell(signal.SIGSTOP)
+        yield spinning
+    finally:
+        for process in processes:
+            with process:
+                process.kill()
+
+
+def wake_up_us(way: Way) -> dict[str, float]:
+    """Microseconds until a thread that sleeps has answered another, which sleeps meanwhile: two are woken."""
+    ask_read, ask = os.pipe()
+    answer_read, answer = os.pipe()
+
+    def answering() -> None:
+        while os.read(ask_read, 1) != b".":
+            os.write(answer, b"!")
+
+    thread = threading.Thread(target=answering)
+    thread.start()
+    took = []
+    with way():
+        for _ in range(ANSWERS):
+            time.sleep(APART)
+            begin = time.perf_counter()
+            os.write(ask, b"?")
+            os.read(answer_read, 1)
+            took.append(US * (time.perf_counter() - begin))
+    os.write(ask, b".")
+    thread.join()
+    for end in (ask_read, ask, answer_read, answer):
+        os.close(end)
+    *_, p90 = statistics.quantiles(took, n=10)
+    return {"median": round(statistics.median(took), 1), "p90": round(p90, 1)}
+
+
+def measured(
+    found: dict[str, Way], subject: str, images: int, seconds: float, device: torch.device
+) -> list[dict[str, Any]]:
+    """The blocks, in the order in which they were measured."""
+    size = jpeg.MODELS["resnet50"].on(device)
+    lengths = CPU if device.type == "cpu" else GPU
+    with FileWindows.open(size, device) as windows, cudnn_search():
+        training = TrainingStep(size.model, device)
+
+        def step(inputs: torch.Tensor, targets: torch.Tensor) -> None:
+            training(inputs[:images], targets[:images])
+
+        def kept() -> Batches:
+            while True:
+                yield windows.kept
+
+        with closing(STAGES[subject](windows.files)) as fed:
+            sources = {"kept": kept(), "fed": fed}
+            for source in sources.values():
+                for batch in islice(source, lengths.warm_up):
+                    step(*batch)
+            rows: list[dict[str, Any]] = []
+            end = time.monotonic() + seconds
+            while not rows or time.monotonic() < end:
+                turns = list(product(sources, found))
+                for name, way in random.sample(turns, k=len(turns)):
+                    with found[way]():
+                        rows.append({"input": name, "cores": way, **block(step, sources[name], lengths.block, device)})
+            return rows
+
+
+def block(step: Callable[..., None], batches: Batches, steps: int, device: torch.device) -> dict[str, Any]:
+    """Milliseconds of a step, and what groups of threads did in one: how long they ran, and how often fell asleep."""
+    for batch in islice(batches, FILLING):
+        step(*batch)
+    synchronize(device)
+    before, begin = thread_times(), time.perf_counter()
+    for batch in islice(batches, steps):
+        step(*batch)
+    synchronize(device)
+    took, after = time.perf_counter() - begin, thread_times()
+    row: dict[str, Any] = {"step_ms": MS * took / steps}
+    for group in GROUPS:
+        ran, slept = (
+            sum(
+                now[place] - before[thread][place]
+                for thread, now in after.items()
+                if thread in before and now[2] == group
+            )
+            for place in (0, 1)
+        )
+        row[group] = {"ran_ms": MS * ran / steps, "fell_asleep": slept / steps}
+    return row
+
+
+def thread_times() -> dict[int, tuple[float, int, str]]:
+    """Of each thread of this process: the seconds that it ran, how often it fell asleep, and its group."""
+    found = {}
+    for thread in TASKS.iterdir():
+        with suppress(OSError):  # it has just ended
+            ran = int((thread / "schedstat").read_text().split()[0]) / NS
+            status = dict(line.split(":", 1) for line in (thread / "status").read_text().splitlines())
+            name, slept = status["Name"].strip(), int(status["voluntary_ctxt_switches"])
+            is_training = int(thread.name) == threading.get_native_id()
+            group = "training" if is_training else "backward" if name.startswith(BACKWARD) else "others"
+            found[int(thread.name)] = ran, slept, group
+    return found
+
+
+def idle_states() -> dict[str, str]:
+    """How cores of this system fall asleep, and the microseconds that Linux expects each state to take to leave."""
+    told = {}
+    for name in ("current_driver", "current_governor"):
+        with suppress(OSError):
+            told[name] = (IDLE / "cpuidle" / name).read_text().strip()
+    for state in sorted((IDLE / "cpu0" / "cpuidle").glob("state*")):
+        with suppress(OSError):
+            told[(state / "name").read_text().strip()] = (state / "latency").read_text().strip()
+    return told
+
+
+def show(woken: dict[str, dict[str, float]], rows: Sequence[dict[str, Any]]) -> None:
+    """Print how long threads take to wake each other, and the medians of the blocks."""
+    for way, took in woken.items():
+        typer.echo(f"cores {way}: two threads wake each other in {took['median']} µs, p90 {took['p90']}")
+    table = Table("input", "cores", "ms a step", "blocks", *(f"{group}: ran, fell asleep" for group in GROUPS))
+    for source, way in product(INPUTS, woken):
+        blocks = [row for row in rows if (row["input"], row["cores"]) == (source, way)]
+        groups = (
+            f"{_median(blocks, group, 'ran_ms'):.1f}, {_median(blocks, group, 'fell_asleep'):.0f}" for group in GROUPS
+        )
+        table.add_row(source, way, _spread([row["step_ms"] for row in blocks]), str(len(blocks)), *groups)
+    Console(width=140).print(table)
+
+
+def _median(blocks: Sequence[dict[str, Any]], group: str, figure: str) -> float:
+    return statistics.median(row[group][figure] for row in blocks)
+
+
+def _spread(values: Sequence[float]) -> str:
+    """The median ± half the interquartile range."""
+    if len(values) == 1:
+        return f"{values[0]:.1f}"
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return f"{middle:.1f} ± {(high - low) / 2:.1f}"
+
+
+if __name__ == "__main__":
+    app()
