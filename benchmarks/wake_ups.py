@@ -8,10 +8,11 @@ on. To wake a core takes from a few microseconds to some tenths of a millisecond
 a virtual machine's. A training step waits so a hundred times, and no profiler shows it: meanwhile nothing runs.
 
 Blocks of steps take turns in random order: from a batch that is kept on the device, and from JPEG files; with cores as
-they are, and kept awake in two ways. Each step trains on so few images that the device waits for the host.
+they are, and kept awake in other ways. Each step trains on so few images that the device waits for the host.
 
 - ``latency``: the file /dev/cpu_dma_latency asks Linux for cores that wake up at once, while it is open. Root may.
 - ``spinning``: on each core a process of the class SCHED_IDLE, which gives way to any other, and never ends.
+- ``together``: this process's threads share six cores, which so have less time to fall asleep; where there are twelve.
 
 Without a GPU a small model trains at a tiny size, which shows that it works.
 """
@@ -47,6 +48,7 @@ from fastload.bench.subjects.file_windows import FileWindows
 from fastload.bench.subjects.stages import STAGES
 from fastload.bench.subjects.training import TrainingStep, cudnn_search, describe
 from fastload.bench.suites import jpeg
+from fastload.interrupts import serving_cores
 
 LATENCY = Path("/dev/cpu_dma_latency")
 TASKS = Path("/proc/self/task")
@@ -66,6 +68,7 @@ INPUTS = ("kept", "fed")
 MS, US, NS = 1e3, 1e6, 1e9  # of a second
 ANSWERS = 300  # times that a thread is woken to measure how long it takes
 APART = 1e-3  # seconds between them, in which cores fall asleep
+FEW = 6  # cores
 FILLING = 8  # steps of a block before those that are timed
 
 app = typer.Typer(add_completion=False)
@@ -117,6 +120,8 @@ def ways() -> Iterator[dict[str, Way]]:
             found["latency"] = without_latency
         with suppress(OSError):
             found["spinning"] = spinning.enter_context(spinners())
+        if len(os.sched_getaffinity(0)) >= 2 * FEW:
+            found["together"] = together
         yield found
 
 
@@ -163,6 +168,21 @@ def spinners() -> Iterator[Way]:
         for process in processes:
             with process:
                 process.kill()
+
+
+@contextmanager
+def together(count: int = FEW) -> Iterator[None]:
+    """Keep the threads of this process on a few cores, of which none serves interrupts, and workers where they are."""
+    everywhere = os.sched_getaffinity(0)
+    bind(set(sorted(everywhere - serving_cores())[-count:]))
+    yield
+    bind(everywhere)
+
+
+def bind(cores: set[int]) -> None:
+    for thread in TASKS.iterdir():
+        with suppress(OSError):  # it has just ended
+            os.sched_setaffinity(int(thread.name), cores)
 
 
 def wake_up_us(way: Way) -> dict[str, float]:
