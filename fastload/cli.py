@@ -129,6 +129,9 @@ def bench(
         str, typer.Option(help="Which, comma-separated, in this order; default: all that there are GPUs for.")
     ] = "",
     subjects: Annotated[str, typer.Option(help="Which, comma-separated; default: all that are installed.")] = "",
+    variants: Annotated[
+        str, typer.Option(help="Which of a training step, comma-separated, for jpeg and ddp; default: all.")
+    ] = "",
     runs: Annotated[int | None, typer.Option(min=1, help="How often to measure each subject.")] = None,
     out: Annotated[Path, typer.Option(help="The folder of the result file.")] = Path("fastload-results"),
     plot: Annotated[bool, typer.Option("--plot", help="Draw it too, for light and dark pages.")] = False,
@@ -141,6 +144,7 @@ def bench(
             suite,
             cases=[case for case in cases.split(",") if case],
             subjects=[subject for subject in subjects.split(",") if subject],
+            variants=[variant for variant in variants.split(",") if variant],
             runs=runs,
             out=out,
         )

@@ -53,6 +53,7 @@ class Session:
     subjects: Sequence[str]
     missing: Mapping[str, str]  # subject -> the package that is not installed
     lacking: Mapping[str, str]  # case -> how many devices it needs and how many there are
+    variants: Sequence[str]
     runs: int
     device: torch.device
     meta: Mapping[str, Any]
@@ -99,7 +100,8 @@ class Session:
 
         size = self.suite.cases[case].on(self.device)
         with Progress(console=console, auto_refresh=False, transient=True, disable=not console.is_terminal) as bar:
-            return result(self.suite.measure(Plan(case, size, self.subjects, self.runs, self.device, bar, save)))
+            plan = Plan(case, size, self.subjects, self.runs, self.device, self.variants, bar, save)
+            return result(self.suite.measure(plan))
 
     def _write(self, new: Result, before: Result) -> Result:
         result = new.merged_into(before)
@@ -113,6 +115,7 @@ def prepare(
     *,
     cases: Sequence[str] = (),
     subjects: Sequence[str] = (),
+    variants: Sequence[str] = (),
     runs: int | None = None,
     out: str | Path = RESULTS,
 ) -> Session:
@@ -128,12 +131,14 @@ def prepare(
         suite: a name in ``SUITES``, or a suite of your own.
         cases: names of cases, which are measured in this order; if empty, all for which there are enough devices.
         subjects: names of subjects; if empty, all. The one that ratios are to is always measured.
+        variants: names of the training step's variants, for ``jpeg`` and ``ddp``; if empty, all. On the CPU there is
+            the first alone.
         runs: how often each subject is measured, at least 1; the suite's own number if None, 2 on the CPU.
         out: the folder of the result file, created if needed.
 
     Raises:
-        ValueError: there is no such suite, case or subject; a case needs more GPUs (without a GPU, more cores) than
-            there are; ``runs`` is below 1; or the file to be written exists and is not a result file.
+        ValueError: there is no such suite, case, subject or variant; a case needs more GPUs (without a GPU, more
+            cores) than there are; ``runs`` is below 1; or the file to be written exists and is not a result file.
 
     """
     if isinstance(suite, str):
@@ -142,6 +147,7 @@ def prepare(
         raise ValueError(f"runs must be at least 1, how often each subject is measured; got {runs}")
     chosen = {suite.baseline, *_known("subject", subjects, suite.subjects)}
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    on_device = suite.variants if device.type == "cuda" else suite.variants[:1]
     versions = peers.versions(suite.packages.values())
     missing = {name: package for name, package in suite.packages.items() if package not in versions}
     chosen_cases = _known("case", cases, suite.cases)
@@ -157,6 +163,7 @@ def prepare(
         subjects=[name for name in suite.subjects if name in chosen and name not in missing],
         missing=missing,
         lacking=lacking,
+        variants=_known("variant", variants, on_device),
         runs=runs or (suite.runs if device.type == "cuda" else CPU_RUNS),
         device=device,
         meta=meta,
@@ -179,7 +186,7 @@ def _known(what: str, chosen: Iterable[str], known: Iterable[str]) -> list[str]:
     chosen, known = list(dict.fromkeys(chosen)), list(known)
     for name in chosen:
         if name not in known:
-            raise ValueError(f"there is no {what} {name!r}; choose from {', '.join(known)}")
+            raise ValueError(f"there is no {what} {name!r}; choose from {', '.join(known) or 'none'}")
     return chosen or known
 
 

@@ -18,6 +18,7 @@ import psutil
 import pytest
 import torch
 from rich.console import Console
+from torch._inductor.utils import fresh_inductor_cache, run_and_get_code
 from typer.testing import CliRunner
 
 from fastload import bench
@@ -29,6 +30,7 @@ from fastload.bench.harness.turns import Figure, by_turns
 from fastload.bench.harness.window import Window
 from fastload.bench.subjects import normalizers, stages, steps, transfers, view_stages
 from fastload.bench.subjects.file_windows import CAPTURING, FileWindows, look, write_photographs
+from fastload.bench.subjects.training import launching
 from fastload.bench.suites import ddp, jpeg, oneline
 from fastload.cli import app
 from fastload.environment import cores
@@ -424,6 +426,30 @@ def test_first_steps_are_the_median_of_processes_that_begin_with_another_subject
     assert {name: each["first_share"] for name, each in found.items()} == {"dali": 0.8, "fastload": 0.95}
     assert {name: each["first_iqr"] for name, each in found.items()} == pytest.approx({"dali": 0.1, "fastload": 0.1})
     assert orders == [["dali", "fastload"], ["fastload", "dali"], ["dali", "fastload"]]
+
+
+def test_variants_of_the_step_can_be_chosen(tmp_path, monkeypatch):
+    assert bench.prepare("jpeg", out=tmp_path).variants == ["ordinary"]
+    with pytest.raises(ValueError, match="there is no variant 'graph'; choose from ordinary"):
+        bench.prepare("jpeg", variants=["graph"], out=tmp_path)
+    with pytest.raises(ValueError, match="there is no variant 'ordinary'; choose from none"):
+        bench.prepare("resident", variants=["ordinary"], out=tmp_path)
+    monkeypatch.setattr("fastload.bench.session.torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("fastload.bench.session.torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("fastload.bench.session.describe", lambda *_: {"device": "a GPU"})
+    assert bench.prepare("ddp", out=tmp_path).variants == ["ordinary", "cpp", "graph"]
+    assert bench.prepare("ddp", variants=["graph", "cpp"], out=tmp_path).variants == ["graph", "cpp"]
+
+
+@pytest.mark.parametrize(("variant", "is_cpp"), [("ordinary", False), ("cpp", True)])
+def test_a_variant_is_compiled_to_launch_its_kernels_from_python_or_from_cpp(variant, is_cpp):
+    torch.compiler.reset()
+    weight = torch.ones(8, requires_grad=True)
+    step = torch.compile(lambda inputs: (inputs * weight).relu().sum())
+    with launching(variant), fresh_inductor_cache():
+        _, codes = run_and_get_code(lambda: step(torch.full((8,), 3.0)).backward())
+    assert ["CppWrapperCodeCache" in code for code in codes] == [is_cpp, is_cpp]  # forward's and backward's
+    assert torch.equal(weight.grad, torch.full((8,), 3.0))
 
 
 def test_ddp_leaves_out_cases_with_more_ranks_than_devices(tmp_path, monkeypatch):

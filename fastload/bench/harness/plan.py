@@ -25,6 +25,7 @@ class Plan(Generic[SizeT]):
     subjects: Sequence[str]
     runs: int
     device: torch.device
+    variants: Sequence[str] = ()
     # Drawn between measurements only: a bar that redraws itself would hold the interpreter during a measurement.
     progress: Progress = field(default_factory=lambda: Progress(disable=True))
     # Saves rows of a long case before all of it has been measured: a run may be cut off.

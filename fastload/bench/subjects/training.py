@@ -9,6 +9,7 @@ from typing import cast
 import torch
 import torchvision
 from torch import distributed, nn
+from torch._inductor import config as inductor
 from torch.nn.parallel import DistributedDataParallel
 
 from fastload.bench.harness.window import Step
@@ -16,9 +17,23 @@ from fastload.bench.subjects.loaders import LAYOUT
 from fastload.training.ranks import leave_statistics_unread
 from fastload.training.step import TrainStep
 
-__all__ = ["CLASSES", "TrainingStep", "cudnn_search", "describe", "replicated", "replicated_for_graphs"]
+__all__ = [
+    "CLASSES",
+    "VARIANTS",
+    "TrainingStep",
+    "cudnn_search",
+    "describe",
+    "launching",
+    "replicated",
+    "replicated_for_graphs",
+]
 
 CLASSES = 1000
+VARIANTS = {
+    "ordinary": "the model's kernels are launched from Python, as torch.compile has it",
+    "cpp": "the same, but they are launched from C++: TORCHINDUCTOR_CPP_WRAPPER=1",
+    "graph": "the whole step is replayed as CUDA graphs",
+}
 
 
 class TrainingStep:
@@ -70,6 +85,16 @@ def replicated_for_graphs(model: nn.Module) -> nn.Module:
         parallel = replicated(model)
     torch.cuda.synchronize()
     return parallel
+
+
+@contextmanager
+def launching(variant: str) -> Iterator[None]:
+    """Have what is compiled in this context, which is in a model's first steps, launch its kernels as the variant does.
+
+    Python launches each kernel with the interpreter's lock held, C++ without it.
+    """
+    with inductor.patch(cpp_wrapper=variant == "cpp"):
+        yield
 
 
 def describe(device: torch.device) -> dict[str, object]:

@@ -25,7 +25,13 @@ from fastload.bench.harness.suite import Sizes, Suite
 from fastload.bench.harness.window import Window
 from fastload.bench.subjects import dali
 from fastload.bench.subjects.file_windows import FileWindows, JpegSize, write_photographs
-from fastload.bench.subjects.training import TrainingStep, cudnn_search, replicated, replicated_for_graphs
+from fastload.bench.subjects.training import (
+    VARIANTS,
+    TrainingStep,
+    cudnn_search,
+    replicated,
+    replicated_for_graphs,
+)
 from fastload.bench.suites import jpeg
 from fastload.environment import cores
 
@@ -48,7 +54,8 @@ def measure(plan: Plan[JpegSize]) -> list[Row]:
         for name in plan.track(subjects, "checking"):
             windows.check(name)
         start_method = multiprocessing.get_start_method()
-        arguments = plan.case, subjects, plan.runs, plan.device.type, start_method, root, Path(folder)
+        chosen = plan.case, subjects, plan.variants, plan.runs
+        arguments = *chosen, plan.device.type, start_method, root, Path(folder)
         ranks: ProcessContext = spawn(_rank, args=arguments, nprocs=RANKS[plan.case], join=False)  # type: ignore[no-untyped-call]
         while not ranks.join(SAVING):
             if rows := _rows_of(Path(folder)):
@@ -57,7 +64,15 @@ def measure(plan: Plan[JpegSize]) -> list[Row]:
 
 
 def _rank(
-    rank: int, case: str, subjects: Sequence[str], runs: int, kind: str, start_method: str, root: Path, folder: Path
+    rank: int,
+    case: str,
+    subjects: Sequence[str],
+    variants: Sequence[str],
+    runs: int,
+    kind: str,
+    start_method: str,
+    root: Path,
+    folder: Path,
 ) -> None:
     """Measure as one of the ranks; the first writes the rows."""
     start_workers_by(start_method)
@@ -73,7 +88,7 @@ def _rank(
     distributed.init_process_group(backend, f"file://{folder / 'store'}", rank=rank, world_size=ranks)
     try:
         rows: list[Row] = []
-        for measured in _measure(Plan(case, SIZES.on(device), subjects, runs, device), root, ranks):
+        for measured in _measure(Plan(case, SIZES.on(device), subjects, runs, device, variants), root, ranks):
             rows += measured
             if rank == 0:
                 _write_rows(folder, rows)
@@ -82,7 +97,7 @@ def _rank(
 
 
 def _measure(plan: Plan[JpegSize], root: Path, ranks: int) -> Iterator[list[Row]]:
-    """Yield the rows of the ordinary step, and on a GPU those of the same as a graph."""
+    """Yield the rows of one variant of the step after the other."""
     windows = FileWindows.of(plan.size, root, plan.device)
     for name in plan.subjects:
         windows.settle(name)
@@ -99,12 +114,10 @@ def _measure(plan: Plan[JpegSize], root: Path, ranks: int) -> Iterator[list[Row]
         )
 
     with cudnn_search():
-        wraps = {"ordinary": replicated}
-        if plan.device.type == "cuda":
-            wraps["graph"] = replicated_for_graphs
-        for variant, wrap in wraps.items():
+        for variant in plan.variants:
+            wrap = replicated_for_graphs if variant == "graph" else replicated
             step = TrainingStep(plan.size.model, plan.device, wrap)
-            jpeg.compile_step(windows, step)
+            jpeg.compile_step(windows, step, variant)
             yield jpeg.train_by_turns(plan, windows, plan.subjects, step, variant=variant, ranks=ranks, agreed=agreed)
 
 
@@ -161,4 +174,5 @@ SUITE = Suite(
     settings=settings,
     measure=measure,
     ranks=RANKS,
+    variants=tuple(VARIANTS),
 )

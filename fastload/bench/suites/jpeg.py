@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from fastload.bench.harness.window import Window
 from fastload.bench.subjects import dali, spdl, training
 from fastload.bench.subjects.file_windows import SEED, FileWindows, JpegSize, look
 from fastload.bench.subjects.stages import CPU_STAGES, STAGES
-from fastload.bench.subjects.training import TrainingStep, cudnn_search
+from fastload.bench.subjects.training import VARIANTS, TrainingStep, cudnn_search, launching
 from fastload.bench.subjects.workers import READING_WORKERS, decoding_workers
 
 __all__ = ["CASES", "MODELS", "SUITE", "common_settings", "compile_step", "train_by_turns"]
@@ -55,15 +56,20 @@ def measure(plan: Plan[JpegSize]) -> list[Row]:
 def _train(plan: Plan[JpegSize], windows: FileWindows, subjects: Sequence[str]) -> list[Row]:
     """Measure the subjects' first steps, check what they deliver, and measure later steps by turns."""
     on_device = [name for name in subjects if name not in CPU_STAGES]
-    variants = ("ordinary", "graph") if plan.device.type == "cuda" else ("ordinary",)
-    firsts = {variant: _first_shares(plan, windows, on_device, variant) for variant in variants}
-    with cudnn_search():
+    firsts = {variant: _first_shares(plan, windows, on_device, variant) for variant in plan.variants}
+
+    @cache
+    def compiled(launches: str) -> TrainingStep:
         step = TrainingStep(windows.size.model, plan.device)
-        compile_step(windows, step)
+        compile_step(windows, step, launches)
+        return step
+
+    with cudnn_search():
         _check_and_settle(plan, windows, subjects)
         rows: list[Row] = []
-        for variant in variants:
+        for variant in plan.variants:
             measured = subjects if variant == "ordinary" else on_device
+            step = compiled("cpp" if variant == "cpp" else "ordinary")  # graphs launch what Python did
             later = train_by_turns(plan, windows, measured, step, variant=variant)
             rows += [row | firsts[variant].get(row["subject"], {}) for row in later]
             plan.save(rows)
@@ -99,7 +105,7 @@ def first_shares(
     is_graph = variant == "graph"
     with cudnn_search():
         training = TrainingStep(size.model, device)
-        compile_step(windows, training)
+        compile_step(windows, training, variant)
 
         def window(name: str) -> Figures:
             step = training.as_graphs() if is_graph else training
@@ -123,8 +129,8 @@ def train_by_turns(
 ) -> list[Row]:
     """Measure the subjects by turns while they train, with the limit around each.
 
-    The ``variant`` is the ``"ordinary"`` step, or the same as a CUDA ``"graph"``. In one of several processes,
-    ``ranks`` is how many there are, and ``agreed`` returns the window on which they agree.
+    The ``variant`` is one of ``VARIANTS``, which ``step`` was compiled for. In one of several processes, ``ranks`` is
+    how many there are, and ``agreed`` returns the window on which they agree.
     """
     is_graph = variant == "graph"
 
@@ -139,9 +145,10 @@ def train_by_turns(
     )
 
 
-def compile_step(windows: FileWindows, step: TrainingStep) -> None:
-    """Run a window of the limit, in which the model is compiled."""
-    windows.window(SUITE.baseline, step)
+def compile_step(windows: FileWindows, step: TrainingStep, variant: str = "ordinary") -> None:
+    """Run a window of the limit, in which the model is compiled for the variant."""
+    with launching(variant):
+        windows.window(SUITE.baseline, step)
     windows.outside[SUITE.baseline] = 0.0  # so far the model's own memory, which every subject uses
 
 
@@ -150,6 +157,7 @@ def common_settings(device: torch.device) -> dict[str, object]:
     return {
         "reading_workers": READING_WORKERS,
         **training.describe(device),
+        "variants": VARIANTS,
         "files": f"fastload sample-data, seed {SEED}, its train/, read before; each epoch in random order, without end",
         "limit": "one batch of the files kept on the device; measured before and after every other window",
         "peak_gib": "of PyTorch's allocator, and what the subject took on the device beside it",
@@ -179,4 +187,5 @@ SUITE = Suite(
     runs=3,
     settings=settings,
     measure=measure,
+    variants=tuple(VARIANTS),
 )
