@@ -173,8 +173,13 @@ def _results(named: str, results: Path) -> list[Result]:
     if suite not in SUITES:
         raise MarkError(f"there is no suite {suite!r}; choose from {', '.join(SUITES)}")
     # The tiny sizes of a CPU run show that the suite works, and nothing else.
-    files = [path for path in sorted(results.glob(f"{suite}--*.json")) if not path.stem.endswith("--cpu")]
-    return [Result.read(path) for path in files]
+    files = [path for path in results.glob(f"{suite}--*.json") if not path.stem.endswith("--cpu")]
+    return [Result.read(path) for path in sorted(files, key=_device_and_number)]
+
+
+def _device_and_number(path: Path) -> tuple[str, int]:
+    device, _, number = path.stem.rpartition("-")
+    return (device, int(number)) if number.isdigit() else (path.stem, 0)
 
 
 def _selected(result: Result, wanted: dict[str, list[str]], mark: str) -> Result:

@@ -109,7 +109,9 @@ def _of_host(case: Case) -> Verdict:
     found = f" It is found most at {line}." if line else ""
     change = (
         "Fewer launches: the step as CUDA graphs by fl.TrainStep(..., graph=True) over fl.PrefetchLoader(static=True), "
-        f'see docs/cuda_graphs.md; or torch.compile(model, mode="reduce-overhead"); or larger batches.{found}'
+        f'see docs/cuda_graphs.md; or torch.compile(model, mode="reduce-overhead"); or larger batches. Or cheaper '
+        "ones: torch.compile(model) with TORCHINDUCTOR_CPP_WRAPPER=1 in the environment launches from C++, without the "
+        f"interpreter's lock.{found}"
     )
     buffers = (
         "model.broadcast_buffers = False behind DistributedDataParallel(...), if the model has batch normalisation: "

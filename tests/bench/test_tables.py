@@ -115,6 +115,18 @@ def test_a_figure_in_a_sentence_is_the_tables(project):
     assert tables("--root", project, "--check").exit_code == 0
 
 
+def test_further_machines_stand_in_the_order_of_their_numbers(project):
+    hosts = project / "benchmarks" / "results" / "hosts"
+    hosts.mkdir()
+    for number in (10, 1, 2):
+        content = {"suite": "resident", "meta": {**META, "cpu_count": number}, "rows": ROWS}
+        (hosts / f"resident--nvidia-h200-{number}.json").write_text(json.dumps(content))
+    page = project / "docs" / "hosts.md"
+    page.write_text("<!-- table: hosts/resident -->\n<!-- end -->\n")
+    assert tables("--root", project).exit_code == 0
+    assert re.findall(r"(\d+) cores", page.read_text()) == ["1", "2", "10"]
+
+
 def test_a_figure_of_a_variant_and_of_seeds(project):
     row = {"case": "a", "variant": "b", "subject": "c", "metric": "us", "median": 5.0, "iqr": 0.1, "runs": 5}
     content = {

@@ -210,6 +210,7 @@ def test_a_host_that_is_found_all_over_the_model_is_too_slow():
     verdict = on_gpu(lead=0.0001, lines={line_of("return loss.item()"): 0.2})
     assert (verdict.bound, verdict.cause) == (Bound.HOST, Cause.SLOW_LAUNCHES)
     assert "CUDA graph" in verdict.changes[0]
+    assert "TORCHINDUCTOR_CPP_WRAPPER=1" in verdict.changes[0]
 
 
 def test_buffers_sent_in_each_step_are_told_of_where_several_ranks_are_short_of_host_time():
