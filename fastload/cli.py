@@ -130,7 +130,7 @@ def bench(
     ] = "",
     subjects: Annotated[str, typer.Option(help="Which, comma-separated; default: all that are installed.")] = "",
     variants: Annotated[
-        str, typer.Option(help="Which of a training step, comma-separated, for jpeg and ddp; default: all.")
+        str, typer.Option(help="Of the training step, comma-separated, for jpeg and ddp; default: all but cpp.")
     ] = "",
     runs: Annotated[int | None, typer.Option(min=1, help="How often to measure each subject.")] = None,
     out: Annotated[Path, typer.Option(help="The folder of the result file.")] = Path("fastload-results"),

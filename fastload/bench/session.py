@@ -131,8 +131,8 @@ def prepare(
         suite: a name in ``SUITES``, or a suite of your own.
         cases: names of cases, which are measured in this order; if empty, all for which there are enough devices.
         subjects: names of subjects; if empty, all. The one that ratios are to is always measured.
-        variants: names of the training step's variants, for ``jpeg`` and ``ddp``; if empty, all. On the CPU there is
-            the first alone.
+        variants: names of the training step's variants, for ``jpeg`` and ``ddp``; if empty, all but ``cpp``, which
+            takes minutes to compile. On the CPU there is the first alone.
         runs: how often each subject is measured, at least 1; the suite's own number if None, 2 on the CPU.
         out: the folder of the result file, created if needed.
 
@@ -147,7 +147,7 @@ def prepare(
         raise ValueError(f"runs must be at least 1, how often each subject is measured; got {runs}")
     chosen = {suite.baseline, *_known("subject", subjects, suite.subjects)}
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    on_device = suite.variants if device.type == "cuda" else suite.variants[:1]
+    usual, more = (suite.variants, suite.more_variants) if device.type == "cuda" else (suite.variants[:1], ())
     versions = peers.versions(suite.packages.values())
     missing = {name: package for name, package in suite.packages.items() if package not in versions}
     chosen_cases = _known("case", cases, suite.cases)
@@ -163,7 +163,7 @@ def prepare(
         subjects=[name for name in suite.subjects if name in chosen and name not in missing],
         missing=missing,
         lacking=lacking,
-        variants=_known("variant", variants, on_device),
+        variants=_known("variant", variants or usual, (*usual, *more)),
         runs=runs or (suite.runs if device.type == "cuda" else CPU_RUNS),
         device=device,
         meta=meta,

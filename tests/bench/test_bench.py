@@ -437,7 +437,7 @@ def test_variants_of_the_step_can_be_chosen(tmp_path, monkeypatch):
     monkeypatch.setattr("fastload.bench.session.torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("fastload.bench.session.torch.cuda.device_count", lambda: 2)
     monkeypatch.setattr("fastload.bench.session.describe", lambda *_: {"device": "a GPU"})
-    assert bench.prepare("ddp", out=tmp_path).variants == ["ordinary", "cpp", "graph"]
+    assert bench.prepare("ddp", out=tmp_path).variants == ["ordinary", "graph"]
     assert bench.prepare("ddp", variants=["graph", "cpp"], out=tmp_path).variants == ["graph", "cpp"]
 
 

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch._inductor import config as inductor
 
 import fastload as fl
 from tests.handwritten import SmallNet, TinyNet, adamw, assert_same_weights, halving, handwritten, make_batches
@@ -167,6 +168,26 @@ def counted():
     """What torch.compile counts, such as graphs that it could not make."""
     torch._dynamo.utils.counters.clear()
     return torch._dynamo.utils.counters["inductor"]
+
+
+@pytest.mark.parametrize(
+    "device", [pytest.param("cpu", marks=pytest.mark.long), pytest.param("cuda", marks=pytest.mark.gpu)]
+)
+def test_a_model_that_launches_from_cpp_trains_as_one_that_launches_from_python(device):
+    model = SmallNet().to(device)
+    models = [model, copy.deepcopy(model)]
+    batches = make_batches(BATCHES, device)
+    losses = []
+    for trained, from_cpp in zip(models, (True, False), strict=True):
+        torch.compiler.reset()  # else the second model would use what the first was compiled to
+        optimizer = adamw(trained, fused=True)
+        step = fl.TrainStep(
+            torch.compile(trained), optimizer, cross_entropy, precision="bf16", accumulate=3, max_norm=0.5, ema=0.9
+        )
+        with inductor.patch(cpp_wrapper=from_cpp):  # as TORCHINDUCTOR_CPP_WRAPPER sets it for a whole process
+            losses.append([step(*batch).loss for batch in step.epoch(batches)])
+    assert torch.equal(*map(torch.stack, losses))
+    assert_same_weights(*models)
 
 
 @pytest.mark.gpu

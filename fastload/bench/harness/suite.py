@@ -52,4 +52,5 @@ class Suite(Generic[SizeT]):
     settings: Callable[[torch.device], dict[str, object]]
     measure: Callable[[Plan[SizeT]], list[Row]]
     ranks: Mapping[str, int] = field(default_factory=dict)  # case -> on how many devices it trains, if on several
-    variants: Sequence[str] = ()  # of a case on a GPU, if they may be chosen; on the CPU the first is measured
+    variants: Sequence[str] = ()  # of a case on a GPU, if they may be chosen; on the CPU there is the first alone
+    more_variants: Sequence[str] = ()  # that take too long to be measured unless they are chosen

@@ -25,13 +25,7 @@ from fastload.bench.harness.suite import Sizes, Suite
 from fastload.bench.harness.window import Window
 from fastload.bench.subjects import dali
 from fastload.bench.subjects.file_windows import FileWindows, JpegSize, write_photographs
-from fastload.bench.subjects.training import (
-    VARIANTS,
-    TrainingStep,
-    cudnn_search,
-    replicated,
-    replicated_for_graphs,
-)
+from fastload.bench.subjects.training import TrainingStep, cudnn_search, replicated, replicated_for_graphs
 from fastload.bench.suites import jpeg
 from fastload.environment import cores
 
@@ -174,5 +168,6 @@ SUITE = Suite(
     settings=settings,
     measure=measure,
     ranks=RANKS,
-    variants=tuple(VARIANTS),
+    variants=("ordinary", "graph"),
+    more_variants=("cpp",),
 )

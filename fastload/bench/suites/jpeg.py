@@ -187,5 +187,6 @@ SUITE = Suite(
     runs=3,
     settings=settings,
     measure=measure,
-    variants=tuple(VARIANTS),
+    variants=("ordinary", "graph"),
+    more_variants=("cpp",),
 )
