@@ -91,8 +91,10 @@ def replicated_for_graphs(model: nn.Module) -> nn.Module:
 def launching(variant: str) -> Iterator[None]:
     """Have what is compiled in this context, which is in a model's first steps, launch its kernels as the variant does.
 
-    Python launches each kernel with the interpreter's lock held, C++ without it.
+    Python launches each kernel with the interpreter's lock held, C++ without it. What was compiled before is dropped:
+    another model of the same kind would use it.
     """
+    torch.compiler.reset()
     with inductor.patch(cpp_wrapper=variant == "cpp"):
         yield
 
