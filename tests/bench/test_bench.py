@@ -31,7 +31,7 @@ from fastload.bench.harness.turns import Figure, by_turns
 from fastload.bench.harness.window import Window
 from fastload.bench.subjects import normalizers, stages, steps, transfers, view_stages
 from fastload.bench.subjects.file_windows import CAPTURING, FileWindows, look, write_photographs
-from fastload.bench.subjects.training import launching
+from fastload.bench.subjects.training import compiled, compiling
 from fastload.bench.suites import ddp, jpeg, oneline
 from fastload.cli import app
 from fastload.environment import cores
@@ -442,15 +442,18 @@ def test_variants_of_the_step_can_be_chosen(tmp_path, monkeypatch):
     assert bench.prepare("ddp", variants=["graph", "cpp"], out=tmp_path).variants == ["graph", "cpp"]
 
 
-def test_each_variant_is_compiled_to_launch_from_its_own_language(monkeypatch):
+def test_models_of_one_kind_launch_each_from_its_own_language(monkeypatch):
     codes = []
     monkeypatch.setattr(GraphLowering, "save_output_code", staticmethod(codes.append))
-    for variant in ("ordinary", "cpp", "graph"):
-        step = torch.compile(torch.nn.Linear(8, 8))
-        with launching(variant), fresh_inductor_cache():
-            step(torch.ones(8, 8)).square().sum().backward()
-        assert ["CppWrapperCodeCache" in code for code in codes] == [variant == "cpp"] * 2  # forward's and backward's
+    models = {from_cpp: compiled(torch.nn.Linear(8, 8), from_cpp=from_cpp) for from_cpp in (False, True)}
+    torch.compiler.reset()
+    for from_cpp, model in models.items():
+        with compiling(from_cpp=from_cpp), fresh_inductor_cache():
+            model(torch.ones(8, 8)).square().sum().backward()
+        assert ["CppWrapperCodeCache" in code for code in codes] == [from_cpp] * 2  # forward's and backward's
         codes.clear()
+    models[False](torch.ones(8, 8)).square().sum().backward()
+    assert not codes
 
 
 def test_ddp_leaves_out_cases_with_more_ranks_than_devices(tmp_path, monkeypatch):

@@ -21,9 +21,10 @@ __all__ = [
     "CLASSES",
     "VARIANTS",
     "TrainingStep",
+    "compiled",
+    "compiling",
     "cudnn_search",
     "describe",
-    "launching",
     "replicated",
     "replicated_for_graphs",
 ]
@@ -37,15 +38,27 @@ VARIANTS = {
 
 
 class TrainingStep:
-    """Forward in bf16, backward, SGD: the same for every subject. ``wrap`` makes the model one of several ranks'."""
+    """Forward in bf16, backward, SGD: the same for every subject.
 
-    def __init__(self, model: str, device: torch.device, wrap: Callable[[nn.Module], nn.Module] | None = None) -> None:
+    ``wrap`` makes the model one of several ranks'. With ``from_cpp``, its kernels are launched from C++; take the first
+    steps within :func:`compiling` then.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        device: torch.device,
+        wrap: Callable[[nn.Module], nn.Module] | None = None,
+        *,
+        from_cpp: bool = False,
+    ) -> None:
         torch.manual_seed(0)
         built = torchvision.models.get_model(model, num_classes=CLASSES)
         self.model = built.to(device, memory_format=LAYOUT).train()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9, fused=True)
         wrapped = self.model if wrap is None else wrap(self.model)
-        self.forward = cast(nn.Module, torch.compile(wrapped)) if device.type == "cuda" else wrapped
+        self.from_cpp = from_cpp
+        self.forward = compiled(wrapped, from_cpp=from_cpp) if device.type == "cuda" else wrapped
 
     def as_graphs(self) -> Step:
         """Return the same step as CUDA graphs, which are captured anew: those of other batches are dropped."""
@@ -87,15 +100,18 @@ def replicated_for_graphs(model: nn.Module) -> nn.Module:
     return parallel
 
 
-@contextmanager
-def launching(variant: str) -> Iterator[None]:
-    """Have what is compiled in this context, which is in a model's first steps, launch its kernels as the variant does.
+def compiled(model: nn.Module, *, from_cpp: bool) -> nn.Module:
+    """Return the model compiled, so that its kernels are launched from C++, without the interpreter's lock, or Python.
 
-    Python launches each kernel with the interpreter's lock held, C++ without it. What was compiled before is dropped:
-    another model of the same kind would use it.
+    The option keeps two models of the same kind apart, which would share what was compiled for the first.
     """
-    torch.compiler.reset()
-    with inductor.patch(cpp_wrapper=variant == "cpp"):
+    return cast(nn.Module, torch.compile(model, options={"cpp_wrapper": from_cpp}))
+
+
+@contextmanager
+def compiling(*, from_cpp: bool) -> Iterator[None]:
+    """Keep to the language in which a compiled model's first steps are taken: backward does not know the option."""
+    with inductor.patch(cpp_wrapper=from_cpp):
         yield
 
 

@@ -110,8 +110,8 @@ def _measure(plan: Plan[JpegSize], root: Path, ranks: int) -> Iterator[list[Row]
     with cudnn_search():
         for variant in plan.variants:
             wrap = replicated_for_graphs if variant == "graph" else replicated
-            step = TrainingStep(plan.size.model, plan.device, wrap)
-            jpeg.compile_step(windows, step, variant)
+            step = TrainingStep(plan.size.model, plan.device, wrap, from_cpp=variant == "cpp")
+            jpeg.compile_step(windows, step)
             yield jpeg.train_by_turns(plan, windows, plan.subjects, step, variant=variant, ranks=ranks, agreed=agreed)
 
 

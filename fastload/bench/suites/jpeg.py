@@ -25,7 +25,7 @@ from fastload.bench.harness.window import Window
 from fastload.bench.subjects import dali, spdl, training
 from fastload.bench.subjects.file_windows import SEED, FileWindows, JpegSize, look
 from fastload.bench.subjects.stages import CPU_STAGES, STAGES
-from fastload.bench.subjects.training import VARIANTS, TrainingStep, cudnn_search, launching
+from fastload.bench.subjects.training import VARIANTS, TrainingStep, compiling, cudnn_search
 from fastload.bench.subjects.workers import READING_WORKERS, decoding_workers
 
 __all__ = ["CASES", "MODELS", "SUITE", "common_settings", "compile_step", "train_by_turns"]
@@ -59,9 +59,9 @@ def _train(plan: Plan[JpegSize], windows: FileWindows, subjects: Sequence[str]) 
     firsts = {variant: _first_shares(plan, windows, on_device, variant) for variant in plan.variants}
 
     @cache
-    def compiled(launches: str) -> TrainingStep:
-        step = TrainingStep(windows.size.model, plan.device)
-        compile_step(windows, step, launches)
+    def step_of(*, from_cpp: bool) -> TrainingStep:
+        step = TrainingStep(windows.size.model, plan.device, from_cpp=from_cpp)
+        compile_step(windows, step)
         return step
 
     with cudnn_search():
@@ -69,8 +69,7 @@ def _train(plan: Plan[JpegSize], windows: FileWindows, subjects: Sequence[str]) 
         rows: list[Row] = []
         for variant in plan.variants:
             measured = subjects if variant == "ordinary" else on_device
-            step = compiled("cpp" if variant == "cpp" else "ordinary")  # graphs launch what Python did
-            later = train_by_turns(plan, windows, measured, step, variant=variant)
+            later = train_by_turns(plan, windows, measured, step_of(from_cpp=variant == "cpp"), variant=variant)
             rows += [row | firsts[variant].get(row["subject"], {}) for row in later]
             plan.save(rows)
         return rows
@@ -104,8 +103,8 @@ def first_shares(
     windows = FileWindows.of(size, root, device)
     is_graph = variant == "graph"
     with cudnn_search():
-        training = TrainingStep(size.model, device)
-        compile_step(windows, training, variant)
+        training = TrainingStep(size.model, device, from_cpp=variant == "cpp")
+        compile_step(windows, training)
 
         def window(name: str) -> Figures:
             step = training.as_graphs() if is_graph else training
@@ -129,7 +128,7 @@ def train_by_turns(
 ) -> list[Row]:
     """Measure the subjects by turns while they train, with the limit around each.
 
-    The ``variant`` is one of ``VARIANTS``, which ``step`` was compiled for. In one of several processes, ``ranks`` is
+    The ``variant`` is that of ``step``, one of ``VARIANTS``. In one of several processes, ``ranks`` is
     how many there are, and ``agreed`` returns the window on which they agree.
     """
     is_graph = variant == "graph"
@@ -145,9 +144,9 @@ def train_by_turns(
     )
 
 
-def compile_step(windows: FileWindows, step: TrainingStep, variant: str = "ordinary") -> None:
-    """Run a window of the limit, in which the model is compiled for the variant."""
-    with launching(variant):
+def compile_step(windows: FileWindows, step: TrainingStep) -> None:
+    """Run a window of the limit, in which the model is compiled."""
+    with compiling(from_cpp=step.from_cpp):
         windows.window(SUITE.baseline, step)
     windows.outside[SUITE.baseline] = 0.0  # so far the model's own memory, which every subject uses
 
