@@ -1,20 +1,22 @@
-"""Tell what it costs a training process that cores which have nothing to do fall asleep.
+"""Tell what a training step takes of the host, from a kept batch and from files, and what makes it shorter.
 
-    python benchmarks/wake_ups.py --out wake_ups.json                   on a GPU: ResNet-50, five minutes
-    python benchmarks/wake_ups.py --out whole.json --images 256         the same on whole batches
+    python benchmarks/host_time.py --out host_time.json                   on a GPU: ResNet-50, launched in two ways
+    python benchmarks/host_time.py --out whole.json --images 256          the same on whole batches
+    python benchmarks/host_time.py --out cores.json --cores "as they are,spinning" --variants ordinary
 
-A thread that waits for another, for the interpreter's lock or for the driver's, sleeps, and so may the core that it was
-on. To wake a core takes from a few microseconds to some tenths of a millisecond, by the processor, and by whether it is
-a virtual machine's. A training step waits so a hundred times, and no profiler shows it: meanwhile nothing runs.
+Training's threads share the interpreter's lock and the driver's with those that feed it. A thread that waits for a lock
+sleeps, and no profiler shows it, since nothing runs meanwhile. So blocks of steps take turns in random order: from a
+batch that is kept on the device, and from JPEG files; with kernels that are launched from Python (``ordinary``) and from
+C++ (``cpp``), which needs no interpreter. Each step trains on so few images that the device waits for the host.
 
-Blocks of steps take turns in random order: from a batch that is kept on the device, and from JPEG files; with cores as
-they are, and kept awake in other ways. Each step trains on so few images that the device waits for the host.
+Cores may be kept awake as well. One that has nothing to do falls asleep, and to wake it takes from a few microseconds to
+some tenths of a millisecond, by the processor, and by whether it is a virtual machine's:
 
 - ``latency``: the file /dev/cpu_dma_latency asks Linux for cores that wake up at once, while it is open. Root may.
 - ``spinning``: on each core a process of the class SCHED_IDLE, which gives way to any other, and never ends.
 - ``together``: this process's threads share six cores, which so have less time to fall asleep; where there are twelve.
 
-Without a GPU a small model trains at a tiny size, which shows that it works.
+Without a GPU a small model trains at a tiny size, not compiled, which shows that it works.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice, product
@@ -46,7 +48,7 @@ from fastload.bench.harness import meta
 from fastload.bench.harness.window import Batches, synchronize
 from fastload.bench.subjects.file_windows import FileWindows
 from fastload.bench.subjects.stages import STAGES
-from fastload.bench.subjects.training import TrainingStep, cudnn_search, describe
+from fastload.bench.subjects.training import TrainingStep, compiling, cudnn_search, describe
 from fastload.bench.suites import jpeg
 from fastload.interrupts import serving_cores
 
@@ -65,6 +67,8 @@ while os.getppid() == {parent}:
 BACKWARD = "pt_autograd"  # the names of PyTorch's threads for backward begin so
 GROUPS = ("training", "backward", "others")
 INPUTS = ("kept", "fed")
+VARIANTS = ("ordinary", "cpp")
+CORES = "as they are"
 MS, US, NS = 1e3, 1e6, 1e9  # of a second
 ANSWERS = 300  # times that a thread is woken to measure how long it takes
 APART = 1e-3  # seconds between them, in which cores fall asleep
@@ -94,16 +98,24 @@ def main(
     seconds: Annotated[float, typer.Option(min=0, help="For how long to measure blocks, at least one of each.")] = 180,
     images: Annotated[int, typer.Option(min=1, help="Of each batch, to train on.")] = 48,
     subject: Annotated[str, typer.Option(help=f"Who feeds the model: {', '.join(STAGES)}.")] = "fastload",
+    variants: Annotated[str, typer.Option(help="From where kernels are launched, comma-separated.")] = ",".join(
+        VARIANTS
+    ),
+    cores: Annotated[
+        str, typer.Option(help="As they are, latency, spinning, together; comma-separated, those that can be had.")
+    ] = CORES,
 ) -> None:
-    """Train by turns from a kept batch and from files, with cores that fall asleep and with such that do not."""
-    if subject not in STAGES:
-        raise typer.BadParameter(f"--subject must be one of {', '.join(STAGES)}; got {subject!r}")
+    """Train by turns from a kept batch and from files, launched from Python and from C++."""
+    _require("--subject", [subject], STAGES)
+    _require("--variants", chosen := variants.split(","), VARIANTS)
     if not Path("/proc/self/schedstat").exists():
         raise typer.BadParameter("this system does not tell how long threads ran: /proc/self/schedstat is missing")
     device = resolved_device(None)
-    with ways() as found:
+    with ways() as there:
+        found = {name: way for name, way in there.items() if name in cores.split(",")}
+        _require("--cores", cores.split(","), there)
         woken = {name: wake_up_us(way) for name, way in found.items()}
-        rows = measured(found, subject, images, seconds, device)
+        rows = measured(found, chosen, subject, images, seconds, device)
     settings = {**describe(device), "subject": subject, "images": images, "idle": idle_states()}
     result = {"meta": meta.describe(device, {}, [], settings), "wake_up_us": woken, "rows": rows}
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -111,10 +123,16 @@ def main(
     show(woken, rows)
 
 
+def _require(option: str, chosen: Sequence[str], known: Iterable[str]) -> None:
+    for name in chosen:
+        if name not in known:
+            raise typer.BadParameter(f"{option} must be of {', '.join(known)}; got {name!r}")
+
+
 @contextmanager
 def ways() -> Iterator[dict[str, Way]]:
     """How cores may be kept awake on this system: as contexts in which they are, by name."""
-    found: dict[str, Way] = {"as they are": nullcontext}
+    found: dict[str, Way] = {CORES: nullcontext}
     with ExitStack() as spinning:
         with suppress(OSError), without_latency():
             found["latency"] = without_latency
@@ -213,16 +231,16 @@ def wake_up_us(way: Way) -> dict[str, float]:
 
 
 def measured(
-    found: dict[str, Way], subject: str, images: int, seconds: float, device: torch.device
+    found: dict[str, Way], variants: Sequence[str], subject: str, images: int, seconds: float, device: torch.device
 ) -> list[dict[str, Any]]:
     """The blocks, in the order in which they were measured."""
     size = jpeg.MODELS["resnet50"].on(device)
     lengths = CPU if device.type == "cpu" else GPU
     with FileWindows.open(size, device) as windows, cudnn_search():
-        training = TrainingStep(size.model, device)
-
-        def step(inputs: torch.Tensor, targets: torch.Tensor) -> None:
-            training(inputs[:images], targets[:images])
+        steps = {variant: training_on(images, size.model, device, from_cpp=variant == "cpp") for variant in variants}
+        for variant, step in steps.items():
+            with compiling(from_cpp=variant == "cpp"):
+                step(*windows.kept)
 
         def kept() -> Batches:
             while True:
@@ -230,17 +248,28 @@ def measured(
 
         with closing(STAGES[subject](windows.files)) as fed:
             sources = {"kept": kept(), "fed": fed}
-            for source in sources.values():
+            for source, step in product(sources.values(), steps.values()):
                 for batch in islice(source, lengths.warm_up):
                     step(*batch)
             rows: list[dict[str, Any]] = []
             end = time.monotonic() + seconds
             while not rows or time.monotonic() < end:
-                turns = list(product(sources, found))
-                for name, way in random.sample(turns, k=len(turns)):
+                turns = list(product(sources, steps, found))
+                for name, variant, way in random.sample(turns, k=len(turns)):
                     with found[way]():
-                        rows.append({"input": name, "cores": way, **block(step, sources[name], lengths.block, device)})
+                        row = block(steps[variant], sources[name], lengths.block, device)
+                    rows.append({"input": name, "variant": variant, "cores": way, **row})
             return rows
+
+
+def training_on(images: int, model: str, device: torch.device, *, from_cpp: bool) -> Callable[..., None]:
+    """The benchmark's step, on some images of each batch."""
+    training = TrainingStep(model, device, from_cpp=from_cpp)
+
+    def step(inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        training(inputs[:images], targets[:images])
+
+    return step
 
 
 def block(step: Callable[..., None], batches: Batches, steps: int, device: torch.device) -> dict[str, Any]:
@@ -297,14 +326,17 @@ def show(woken: dict[str, dict[str, float]], rows: Sequence[dict[str, Any]]) -> 
     """Print how long threads take to wake each other, and the medians of the blocks."""
     for way, took in woken.items():
         typer.echo(f"cores {way}: two threads wake each other in {took['median']} µs, p90 {took['p90']}")
-    table = Table("input", "cores", "ms a step", "blocks", *(f"{group}: ran, fell asleep" for group in GROUPS))
-    for source, way in product(INPUTS, woken):
-        blocks = [row for row in rows if (row["input"], row["cores"]) == (source, way)]
+    table = Table(
+        "input", "launches", "cores", "ms a step", "blocks", *(f"{group}: ran, fell asleep" for group in GROUPS)
+    )
+    variants = dict.fromkeys(row["variant"] for row in rows)
+    for source, variant, way in product(INPUTS, variants, woken):
+        blocks = [row for row in rows if (row["input"], row["variant"], row["cores"]) == (source, variant, way)]
         groups = (
             f"{_median(blocks, group, 'ran_ms'):.1f}, {_median(blocks, group, 'fell_asleep'):.0f}" for group in GROUPS
         )
-        table.add_row(source, way, _spread([row["step_ms"] for row in blocks]), str(len(blocks)), *groups)
-    Console(width=140).print(table)
+        table.add_row(source, variant, way, _spread([row["step_ms"] for row in blocks]), str(len(blocks)), *groups)
+    Console(width=150).print(table)
 
 
 def _median(blocks: Sequence[dict[str, Any]], group: str, figure: str) -> float:
