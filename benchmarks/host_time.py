@@ -6,11 +6,11 @@
 
 Training's threads share the interpreter's lock and the driver's with those that feed it. A thread that waits for a lock
 sleeps, and no profiler shows it, since nothing runs meanwhile. So blocks of steps take turns in random order: from a
-batch that is kept on the device, and from JPEG files; with kernels that are launched from Python (``ordinary``) and from
-C++ (``cpp``), which needs no interpreter. Each step trains on so few images that the device waits for the host.
+batch that is kept on the device, and from JPEG files; with kernels that are launched from Python (``ordinary``) and
+from C++ (``cpp``), which needs no interpreter. Each step trains on so few images that the device waits for the host.
 
-Cores may be kept awake as well. One that has nothing to do falls asleep, and to wake it takes from a few microseconds to
-some tenths of a millisecond, by the processor, and by whether it is a virtual machine's:
+Cores may be kept awake as well. One that has nothing to do falls asleep, and to wake it takes from a few microseconds
+to some tenths of a millisecond, by the processor, and by whether it is a virtual machine's:
 
 - ``latency``: the file /dev/cpu_dma_latency asks Linux for cores that wake up at once, while it is open. Root may.
 - ``spinning``: on each core a process of the class SCHED_IDLE, which gives way to any other, and never ends.
@@ -98,9 +98,7 @@ def main(
     seconds: Annotated[float, typer.Option(min=0, help="For how long to measure blocks, at least one of each.")] = 180,
     images: Annotated[int, typer.Option(min=1, help="Of each batch, to train on.")] = 48,
     subject: Annotated[str, typer.Option(help=f"Who feeds the model: {', '.join(STAGES)}.")] = "fastload",
-    variants: Annotated[str, typer.Option(help="From where kernels are launched, comma-separated.")] = ",".join(
-        VARIANTS
-    ),
+    variants: Annotated[str, typer.Option(help="How kernels are launched, comma-separated.")] = "ordinary,cpp",
     cores: Annotated[
         str, typer.Option(help="As they are, latency, spinning, together; comma-separated, those that can be had.")
     ] = CORES,
