@@ -109,16 +109,24 @@ def _of_host(case: Case) -> Verdict:
     found = f" It is found most at {line}." if line else ""
     change = (
         "Fewer launches: the step as CUDA graphs by fl.TrainStep(..., graph=True) over fl.PrefetchLoader(static=True), "
-        f'see docs/cuda_graphs.md; or torch.compile(model, mode="reduce-overhead"); or larger batches. Or cheaper '
-        "ones: torch.compile(model) with TORCHINDUCTOR_CPP_WRAPPER=1 in the environment launches from C++, without the "
-        f"interpreter's lock.{found}"
+        f'see docs/cuda_graphs.md; or torch.compile(model, mode="reduce-overhead"); or larger batches.{found}'
+    )
+    from_cpp = (
+        "TORCHINDUCTOR_CPP_WRAPPER=1 in the environment: a compiled model then launches its kernels from C++, without "
+        "the interpreter's lock, which the loader's threads need, too."
     )
     buffers = (
         "model.broadcast_buffers = False behind DistributedDataParallel(...), if the model has batch normalisation: "
         'else its statistics are sent to all ranks in each step, see "Several GPUs" in docs/train_step.md.'
     )
     why = f"{ahead}: the GPU waits for work to be launched, and not for input."
-    changes = [change, buffers] if case.setup.ranks > 1 else [change]
+    changes = [change]
+    if case.setup.launches == "Python":
+        changes.append(from_cpp)
+    elif not case.setup.launches:
+        changes.append(f"Or torch.compile(model), with {from_cpp}")
+    if case.setup.ranks > 1:
+        changes.append(buffers)
     return Verdict(Bound.HOST, Cause.SLOW_LAUNCHES, why, "", case.most, changes)
 
 

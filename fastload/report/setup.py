@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ class Setup:
     ``workers`` is None if no ``DataLoader`` is known; ``depth`` None if nothing is prefetched. ``images`` is what the
     images came as: ``"files"``, their dtype, or empty. ``transform`` names where the data set keeps a transform, which
     runs in the workers. ``shared_memory`` is the size of /dev/shm in bytes, 0 if there is none. ``ranks`` is how many
-    processes train together.
+    processes train together. ``launches`` is the language from which compiled models launch their kernels: ``"Python"``
+    or ``"C++"``, or empty if this process has compiled none.
     """
 
     device: str = "cpu"
@@ -40,13 +42,14 @@ class Setup:
     transform: str = ""
     shared_memory: int = 0
     ranks: int = 1
+    launches: str = ""
 
     @classmethod
     def of(cls, loader: Any, device: str, depth: int | None = None, images: str = "") -> Setup:
         """The set-up of ``loader``, and what is prefetched from it to ``device``."""
         inner = torch_loader_in(loader)
         if inner is None:
-            return cls(device, cores(), depth=depth, images=images, ranks=rank_count())
+            return cls(device, cores(), depth=depth, images=images, ranks=rank_count(), launches=_launches())
         return cls(
             device=device,
             cores=cores(),
@@ -60,12 +63,20 @@ class Setup:
             transform=_transform_of(inner.dataset),
             shared_memory=shutil.disk_usage(SHARED_MEMORY).total if SHARED_MEMORY.exists() else 0,
             ranks=rank_count(),
+            launches=_launches(),
         )
 
     @property
     def has_device(self) -> bool:
         """Whether batches go to memory other than the host's."""
         return self.device != "cpu"
+
+
+def _launches() -> str:
+    dynamo, inductor = (sys.modules.get(name) for name in ("torch._dynamo.utils", "torch._inductor.config"))
+    if dynamo is None or inductor is None or not dynamo.counters["stats"]["unique_graphs"]:
+        return ""
+    return "C++" if inductor.cpp_wrapper else "Python"
 
 
 def _transform_of(dataset: Any) -> str:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch._inductor import config as inductor
 
 import fastload as fl
 from fastload.report.diagnosis import diagnose
@@ -210,7 +211,24 @@ def test_a_host_that_is_found_all_over_the_model_is_too_slow():
     verdict = on_gpu(lead=0.0001, lines={line_of("return loss.item()"): 0.2})
     assert (verdict.bound, verdict.cause) == (Bound.HOST, Cause.SLOW_LAUNCHES)
     assert "CUDA graph" in verdict.changes[0]
-    assert "TORCHINDUCTOR_CPP_WRAPPER=1" in verdict.changes[0]
+
+
+@pytest.mark.parametrize(("launches", "begin"), [("", "Or torch.compile(model), with "), ("Python", ""), ("C++", None)])
+def test_a_slow_host_is_told_to_launch_from_cpp_unless_it_does(launches, begin):
+    changes = on_gpu(lead=0.0001, launches=launches).changes
+    told = [change for change in changes if "TORCHINDUCTOR_CPP_WRAPPER=1" in change]
+    assert [change.partition("TORCHINDUCTOR")[0] for change in told] == ([] if begin is None else [begin])
+
+
+@pytest.mark.parametrize("from_cpp", [False, True])
+def test_a_setup_knows_from_where_compiled_models_launch(from_cpp):
+    torch.compiler.reset()
+    torch._dynamo.utils.counters.clear()
+    loader = [torch.zeros(2)]
+    with inductor.patch(cpp_wrapper=from_cpp):
+        assert Setup.of(loader, "cpu").launches == ""
+        torch.compile(lambda numbers: numbers + 1, backend="aot_eager")(loader[0])
+        assert Setup.of(loader, "cpu").launches == ("C++" if from_cpp else "Python")
 
 
 def test_buffers_sent_in_each_step_are_told_of_where_several_ranks_are_short_of_host_time():
