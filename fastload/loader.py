@@ -16,7 +16,7 @@ from fastload.data.by_value import sending_by_value
 from fastload.data.vision_collate import collates_by_default, keep_vision_types
 from fastload.environment import float_on
 from fastload.prefetch.decode_ahead import DecodeStage, decoder_of
-from fastload.prefetch.event import Event
+from fastload.prefetch.flag import Flag
 from fastload.prefetch.garbage import garbage_kept_from_workers
 from fastload.prefetch.iterator import BatchSource, PrefetchIterator
 from fastload.prefetch.preparer import Preparer
@@ -168,7 +168,7 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
         self._process = os.getpid()
         self._spare: list[SlotPool] = []
         self._passes: weakref.WeakSet[PrefetchIterator] = weakref.WeakSet()
-        self._ends: weakref.WeakSet[Event] = weakref.WeakSet()  # each is kept by its pass's thread
+        self._ends: weakref.WeakSet[Flag] = weakref.WeakSet()  # each is kept by its pass's thread
 
     def __getstate__(self) -> dict[str, Any]:
         """For a pickled or copied loader: settings, the wrapped loader, epoch and loaded state, but no pass."""

@@ -15,7 +15,7 @@ from typing import Any
 from fastload.interrupts import InterruptCores, interrupt_cores
 from fastload.prefetch.channel import Channel, End
 from fastload.prefetch.decode_ahead import DecodeStage
-from fastload.prefetch.event import Event
+from fastload.prefetch.flag import Flag
 from fastload.prefetch.item import Item
 from fastload.prefetch.preparer import Preparer
 from fastload.prefetch.slots import SlotPool
@@ -90,7 +90,7 @@ def produce(
     prepare: Preparer,
     items: Items,
     cores: InterruptCores,
-    ended: Event,
+    ended: Flag,
 ) -> None:
     """The way of a batch from the loader to the consumer, in threads of fastload's; runs in "fastload-prefetch".
 
@@ -175,7 +175,7 @@ class PrefetchIterator(Iterator[Any]):
         self._is_torn = False
         self._end = End()
         self._process = os.getpid()
-        self.ended = Event()
+        self.ended = Flag()
         work = source, decode, slots, prepare, self._items, self._cores, self.ended
         self.thread = threading.Thread(target=produce, args=work, name="fastload-prefetch", daemon=True)
         try:
@@ -267,7 +267,7 @@ class PrefetchIterator(Iterator[Any]):
 def _close(
     process: int,
     thread: threading.Thread,
-    ended: Event,
+    ended: Flag,
     items: Items,
     slots: SlotPool,
     spare: list[SlotPool],
@@ -283,14 +283,14 @@ def _close(
         spare.append(slots)
 
 
-def _wait_for(thread: threading.Thread, ended: Event, until: float) -> None:
+def _wait_for(thread: threading.Thread, ended: Flag, until: float) -> None:
     """Join a thread. After a `join` that is interrupted, Python up to 3.12 would take it for ended."""
     if ended.wait(max(0.0, until - time.monotonic())):
         thread.join(max(0.0, until - time.monotonic()))  # with the last of its work, workers are let go of
 
 
 # The threads that have not ended yet, each with its process and what closes its pass.
-_running: weakref.WeakKeyDictionary[threading.Thread, tuple[int, SlotPool, Event]] = weakref.WeakKeyDictionary()
+_running: weakref.WeakKeyDictionary[threading.Thread, tuple[int, SlotPool, Flag]] = weakref.WeakKeyDictionary()
 
 
 @atexit.register

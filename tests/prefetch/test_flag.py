@@ -1,4 +1,4 @@
-"""``Event`` can be waited for by several threads, and where a signal handler raises."""
+"""``Flag`` can be waited for by several threads, and where a signal handler raises."""
 
 import sys
 import threading
@@ -7,17 +7,17 @@ from contextlib import contextmanager
 
 import pytest
 
-from fastload.prefetch.event import Event
+from fastload.prefetch.flag import Flag
 
 
 def test_all_who_wait_are_woken():
-    event, woken = Event(), []
-    threads = [threading.Thread(target=lambda: woken.append(event.wait())) for _ in range(3)]
+    flag, woken = Flag(), []
+    threads = [threading.Thread(target=lambda: woken.append(flag.wait())) for _ in range(3)]
     for thread in threads:
         thread.start()
     time.sleep(0.01)
     assert not woken
-    event.set()
+    flag.set()
     for thread in threads:
         thread.join(10)
     assert woken == [True] * 3
@@ -25,7 +25,7 @@ def test_all_who_wait_are_woken():
 
 def test_a_wait_ends_in_time():
     begin = time.monotonic()
-    assert not Event().wait(0.05)
+    assert not Flag().wait(0.05)
     assert time.monotonic() - begin >= 0.05
 
 
@@ -59,16 +59,16 @@ def test_g05_a_handlers_exception_is_raised_wherever_it_comes(is_set):
     number = 0
     while True:
         number += 1
-        event = Event()
-        setting = threading.Timer(0.0 if is_set else 0.002, event.set)
+        flag = Flag()
+        setting = threading.Timer(0.0 if is_set else 0.002, flag.set)
         setting.start()
         if is_set:
             setting.join()
         try:
             with raised_at_instruction(number) as executed:
-                assert event.wait(10)
+                assert flag.wait(10)
         except HandlerError:
-            assert event.wait(10)  # the next wait is as if there had been no other
+            assert flag.wait(10)  # the next wait is as if there had been no other
         else:
             break
     assert len(executed) < number

@@ -1,4 +1,4 @@
-"""``Event``: something that happens once, which threads wait for."""
+"""``Flag``: is set once, and threads wait for it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import time
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-__all__ = ["Event"]
+__all__ = ["Flag"]
 
 
-class Event:
+class Flag:
     """``threading.Event`` for a thread in which a signal handler may raise, such as the main thread.
 
-    >>> event = Event()
-    >>> event.wait(0.001)
+    >>> flag = Flag()
+    >>> flag.wait(0.001)
     False
-    >>> event.set()
-    >>> event.wait()
+    >>> flag.set()
+    >>> flag.wait()
     True
 
     Where a handler raises just as Python's own begins to wait, it releases a lock that is free: its RuntimeError would
@@ -25,14 +25,14 @@ class Event:
 
     def __init__(self) -> None:
         self._is_set = False
-        self._bell: SimpleQueue[None] = SimpleQueue()  # rung after the event is set; who hears it rings for the next
+        self._bell: SimpleQueue[None] = SimpleQueue()  # rung after the flag is set; who hears it rings for the next
 
     def set(self) -> None:
         self._is_set = True
         self._bell.put(None)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the event is set, at most ``timeout`` seconds, and return whether it is."""
+        """Wait until the flag is set, at most ``timeout`` seconds, and return whether it is."""
         until = None if timeout is None else time.monotonic() + timeout
         with suppress(Empty):
             while not self._is_set:
