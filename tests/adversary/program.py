@@ -573,6 +573,7 @@ def simulated(device: Device, small: int) -> Iterator[None]:
                 transfer, "is_plain", lambda value: isinstance(value, DeviceTensor) or loaded_types.is_plain(value)
             ),
             mock.patch.object(iterator, "threading", threading),
+            mock.patch.object(iterator, "Flag", threading.Flag),
             mock.patch.object(channel, "SimpleQueue", threading.SimpleQueue),
             mock.patch.object(slots, "SimpleQueue", threading.SimpleQueue),
             mock.patch.object(iterator.PrefetchIterator, "__hash__", lambda one_pass: hash(one_pass.thread)),

@@ -240,8 +240,8 @@ class Threading:
     def Lock(self) -> Lock:  # noqa: N802
         return Lock(self._schedule)
 
-    def Event(self) -> Event:  # noqa: N802
-        return Event(self._schedule)
+    def Flag(self) -> Flag:  # noqa: N802
+        return Flag(self._schedule)
 
     def SimpleQueue(self) -> SimpleQueue:  # noqa: N802
         return SimpleQueue(self._schedule)
@@ -288,7 +288,7 @@ class Thread:
         return not self.host.is_ended
 
 
-class Event:
+class Flag:
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
         self._is_set = False
