@@ -69,6 +69,7 @@ GROUPS = ("training", "backward", "others")
 INPUTS = ("kept", "fed")
 VARIANTS = ("ordinary", "cpp")
 CORES = "as they are"
+WAYS = (CORES, "latency", "spinning", "together")
 MS, US, NS = 1e3, 1e6, 1e9  # of a second
 ANSWERS = 300  # times that a thread is woken to measure how long it takes
 APART = 1e-3  # seconds between them, in which cores fall asleep
@@ -99,19 +100,17 @@ def main(
     images: Annotated[int, typer.Option(min=1, help="Of each batch, to train on.")] = 48,
     subject: Annotated[str, typer.Option(help=f"Who feeds the model: {', '.join(STAGES)}.")] = "fastload",
     variants: Annotated[str, typer.Option(help="How kernels are launched, comma-separated.")] = "ordinary,cpp",
-    cores: Annotated[
-        str, typer.Option(help="As they are, latency, spinning, together; comma-separated, those that can be had.")
-    ] = CORES,
+    cores: Annotated[str, typer.Option(help=f"How cores are, comma-separated: {', '.join(WAYS)}.")] = CORES,
 ) -> None:
     """Train by turns from a kept batch and from files, launched from Python and from C++."""
     _require("--subject", [subject], STAGES)
     _require("--variants", chosen := variants.split(","), VARIANTS)
+    _require("--cores", wanted := cores.split(","), WAYS)
     if not Path("/proc/self/schedstat").exists():
         raise typer.BadParameter("this system does not tell how long threads ran: /proc/self/schedstat is missing")
     device = resolved_device(None)
-    with ways() as there:
-        found = {name: way for name, way in there.items() if name in cores.split(",")}
-        _require("--cores", cores.split(","), there)
+    with ways(wanted) as found:
+        _require("--cores, as far as this system allows it,", wanted, found)
         woken = {name: wake_up_us(way) for name, way in found.items()}
         rows = measured(found, chosen, subject, images, seconds, device)
     settings = {**describe(device), "subject": subject, "images": images, "idle": idle_states()}
@@ -128,15 +127,19 @@ def _require(option: str, chosen: Sequence[str], known: Iterable[str]) -> None:
 
 
 @contextmanager
-def ways() -> Iterator[dict[str, Way]]:
-    """How cores may be kept awake on this system: as contexts in which they are, by name."""
-    found: dict[str, Way] = {CORES: nullcontext}
+def ways(wanted: Sequence[str] = WAYS) -> Iterator[dict[str, Way]]:
+    """Those of the wanted ways to keep cores awake that this system has: contexts in which they are, by name."""
+    found: dict[str, Way] = {}
     with ExitStack() as spinning:
-        with suppress(OSError), without_latency():
-            found["latency"] = without_latency
-        with suppress(OSError):
-            found["spinning"] = spinning.enter_context(spinners())
-        if len(os.sched_getaffinity(0)) >= 2 * FEW:
+        if CORES in wanted:
+            found[CORES] = nullcontext
+        if "latency" in wanted:
+            with suppress(OSError), without_latency():
+                found["latency"] = without_latency
+        if "spinning" in wanted:
+            with suppress(OSError):
+                found["spinning"] = spinning.enter_context(spinners())
+        if "together" in wanted and len(os.sched_getaffinity(0)) >= 2 * FEW:
             found["together"] = together
         yield found
 

@@ -81,6 +81,13 @@ def test_ways_that_this_system_does_not_allow_are_left_out(tmp_path, monkeypatch
     assert not list(tmp_path.iterdir())
 
 
+def test_only_what_is_wanted_is_begun():
+    before = children()
+    with host_time.ways(["as they are"]) as found:
+        assert list(found) == ["as they are"]
+        assert children() == before
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="trains at full size where there is a GPU")
 def test_each_input_is_measured_with_each_way_to_launch_and_to_keep_cores_awake(tmp_path):
     with host_time.ways() as there:
