@@ -112,8 +112,8 @@ def _of_host(case: Case) -> Verdict:
         f'see docs/cuda_graphs.md; or torch.compile(model, mode="reduce-overhead"); or larger batches.{found}'
     )
     from_cpp = (
-        "TORCHINDUCTOR_CPP_WRAPPER=1 in the environment: a compiled model then launches its kernels from C++, without "
-        "the interpreter's lock, which the loader's threads need, too."
+        "TORCHINDUCTOR_CPP_WRAPPER=1 in the environment: a compiled model then launches its kernels from C++, which "
+        "takes less of the host's time than Python does."
     )
     buffers = (
         "model.broadcast_buffers = False behind DistributedDataParallel(...), if the model has batch normalisation: "

@@ -101,7 +101,7 @@ def replicated_for_graphs(model: nn.Module) -> nn.Module:
 
 
 def compiled(model: nn.Module, *, from_cpp: bool) -> nn.Module:
-    """Return the model compiled, so that its kernels are launched from C++, without the interpreter's lock, or Python.
+    """Return the model compiled, so that its kernels are launched from C++, or from Python.
 
     The option keeps two models of the same kind apart, which would share what was compiled for the first.
     """
