@@ -82,11 +82,13 @@ def make_loaders(args: argparse.Namespace, size: int, device: torch.device) -> t
     augment = T.Compose([T.DecodeJpeg(), T.RandomResizedCrop(size), T.RandomHorizontalFlip(), last])
     center = T.Compose([T.DecodeJpeg(), T.Resize(size * 8 // 7), T.CenterCrop(size), last])
     # A DistributedSampler would count some images twice, to give all ranks the same number.
-    share = Subset(held_out, range(distributed.get_rank(), len(held_out), distributed.get_world_size()))
+    rank, ranks = distributed.get_rank(), distributed.get_world_size()
+    share = Subset(held_out, range(rank, len(held_out), ranks))
     options = {"num_workers": args.workers, "collate_fn": fl.collate, "pin_memory": device.type != "cpu"}
     mine = DataLoader(train, args.per_pass, sampler=DistributedSampler(train), **options)
     mine_held_out = DataLoader(share, args.per_pass, **options)
-    return fl.PrefetchLoader(mine, transform=augment), fl.PrefetchLoader(mine_held_out, transform=center)
+    evaluating = fl.PrefetchLoader(mine_held_out, transform=center, shard=(rank, ranks))
+    return fl.PrefetchLoader(mine, transform=augment), evaluating
 
 
 @torch.inference_mode()

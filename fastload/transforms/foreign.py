@@ -22,7 +22,7 @@ PHOTOMETRIC = frozenset(
         *("RandomPhotometricDistort", "RandomPosterize", "RandomSolarize", "ToDtype", "ToImage", "ToPureTensor"),
     }
 )
-RANDOM = ("Random", "AugMix", "AutoAugment", "ColorJitter", "ElasticTransform", "GaussianBlur", "RandAugment",
+RANDOM = ("Random", "AugMix", "AutoAugment", "ColorJitter", "ElasticTransform", "GaussianBlur", "JPEG", "RandAugment",
           "ScaleJitter", "TrivialAugment")  # fmt: skip
 
 
@@ -78,7 +78,8 @@ def remark_on_draws(function: Function) -> str | None:
     if (members := _members(function)) is not None:
         return next(filter(None, map(remark_on_draws, members)), None)
     name = type(function).__name__
-    is_certain = getattr(function, "p", None) in (0, 1)
+    quality = getattr(function, "quality", (0, 100))
+    is_certain = getattr(function, "p", None) in (0, 1) or quality[0] == quality[-1]
     if not _is_of(function, "torchvision.transforms") or not name.startswith(RANDOM) or is_certain:
         return None
     return (

@@ -6,7 +6,8 @@ __all__ = ["SUBSTITUTES", "lacking"]
 
 _WORKERS = "leave it in the data set's transform, which runs in the workers; fl.offload moves what comes after it"
 _GEOMETRY = f"{_WORKERS}; or put v2.{{name}}(...) into T.Compose, if there are no boxes or masks: one draw a batch"
-_PHOTOMETRIC = "put T.Photometric(v2.{name}(...)) into T.Compose: one draw a batch; or leave it in the data set"
+_PHOTOMETRIC = "put T.Photometric(v2.{name}(...)) into T.Compose; or leave it in the data set"
+_PHOTOMETRIC_DRAW = "put T.Photometric(v2.{name}(...)) into T.Compose: one draw a batch; or leave it in the data set"
 _DECODED = "leave it out: images may be files, or bytes that PILToTensor or ToImage made in the data set"
 _DTYPE = "leave it out: T.Normalize takes uint8 images, scales them to 0 to 1, and has dtype="
 _BOXES = "leave it out: boxes follow their images, are clamped to them, and are removed where nothing of them is left"
@@ -23,14 +24,14 @@ SUBSTITUTES = {
     "FiveCrop": _SEVERAL,
     "GaussianNoise": _PHOTOMETRIC,
     "Identity": "leave it out",
-    "JPEG": _PHOTOMETRIC,
+    "JPEG": _PHOTOMETRIC_DRAW,
     "Lambda": "put the function itself into T.Compose: it takes and returns a batch of images",
     "LinearTransformation": _PHOTOMETRIC,
     "PILToTensor": _DECODED,
     "Pad": "use T.RandomCrop(size, padding=...); or leave it in the data set's transform",
     "RGB": "leave it out: T.DecodeJpeg gives RGB",
     "RandomAffine": _GEOMETRY,
-    "RandomChannelPermutation": _PHOTOMETRIC,
+    "RandomChannelPermutation": _PHOTOMETRIC_DRAW,
     "RandomIoUCrop": _WORKERS,
     "RandomPerspective": _GEOMETRY,
     "RandomPhotometricDistort": "use T.RandomOrder of T.ColorJitter with p=",

@@ -1,5 +1,7 @@
 """G14: what describes pixels follows them, or is refused with the line to write; nothing that does not is touched."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -259,3 +261,12 @@ def test_g14_a_transform_that_draws_once_for_a_batch_is_named_once():
     with pytest.warns(UserWarning, match="RandomResizedCrop draws once for a whole batch") as said:
         assert len(list(loader)) == 3
     assert len(said) == 1
+
+
+def test_g14_a_quality_of_jpeg_is_drawn_for_a_whole_batch_if_it_is_a_range():
+    images = torch.zeros(2, 3, 8, 8, dtype=torch.uint8)
+    with pytest.warns(UserWarning, match="JPEG draws once for a whole batch"):
+        T.Compose([v2.JPEG((10, 90))])(images)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        T.Compose([v2.JPEG(50), v2.GaussianNoise()])(images)
