@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.utils.data import default_collate
 
 from fastload.arguments import flag, integer, quoted
 from fastload.data.by_value import unshared
-from fastload.data.encoded import SAY_UPRIGHT, EncodedImages
+from fastload.data.encoded import SAY_UPRIGHT, Beside, EncodedImages
 from fastload.data.files import is_file, name, read
 from fastload.data.image_fields import described, find_files, stated_files
 from fastload.data.packing import MOST_DECODED, pack
@@ -22,7 +23,7 @@ from fastload.structure.loaded_types import is_vision
 from fastload.structure.targets import TARGETS
 from fastload.structure.tree import ATOMS, Path, children_of, name_of, with_children
 
-__all__ = ["collate"]
+__all__ = ["collate", "listed_by_default"]
 
 TARGET_NAMES = {"boxes", "masks", "keypoints"}  # as in the targets of torchvision's detection models
 OF_NO_OBJECTS = {"image_id"}  # what torchvision's wrapped CocoDetection yields for an image without objects
@@ -110,7 +111,9 @@ def collate(
         dict.fromkeys(mask_files, partial(_masks, upright=upright, most_bytes=most_bytes))
         | dict.fromkeys(files, partial(_pack, decode=decode, upright=upright, most_bytes=most_bytes))
     )
-    return fields.collated(samples)
+    batch = fields.collated(samples)
+    fields.tell_files()
+    return batch
 
 
 Collate = Callable[[Sequence[Any]], Any]
@@ -135,18 +138,54 @@ class _Fields:
     def __init__(self, special: dict[Path, Collate]) -> None:
         self._special = special
         self._above = {path[:depth] for path in special for depth in range(len(path))}
+        self._files: dict[Path, EncodedImages] = {}
+        self._listed: set[Path] = set()  # where there is a list with an entry for each sample
 
-    def collated(self, fields: Sequence[Any], path: Path = (), rest: Collate | None = None) -> Any:
-        """Collate one field of all samples; what is not special by ``rest``."""
+    def collated(self, fields: Sequence[Any], path: Path = (), *, listed: bool = False) -> Any:
+        """Collate one field of all samples; what is not special as PyTorch does, or as a list."""
         if path in self._special:
-            return self._special[path](fields)
+            return self._collated_files(fields, path)
         if path not in self._above:
-            return (rest or _stack)(fields)
-        if _is_target(fields[0]):
-            rest = list
+            return self._stacked(fields, path, listed=listed)
+        listed = listed or _is_target(fields[0])
         columns = _columns(fields, path)
-        inner = [(key, self.collated(column, (*path, key), rest)) for key, column in columns.items()]
+        inner = [(key, self.collated(column, (*path, key), listed=listed)) for key, column in columns.items()]
         return with_children(fields[0], inner)
+
+    def tell_files(self) -> None:
+        """Tell the files of a collated batch what is beside them."""
+        for path, files in self._files.items():
+            files.beside = Beside(path, frozenset(self._listed))
+
+    def _collated_files(self, fields: Sequence[Any], path: Path) -> Any:
+        collated = self._special[path](fields)
+        if isinstance(collated, EncodedImages):
+            self._files[path] = collated
+        else:
+            self._listed.add(path)
+        return collated
+
+    def _stacked(self, fields: Sequence[Any], path: Path, *, listed: bool) -> Any:
+        if not listed and (type(fields[0]) in ATOMS or not any(map(_is_target, fields))):
+            # Those that raise are of different shapes, or of a type that PyTorch does not collate.
+            with suppress(KeyError, RuntimeError, TypeError, ValueError):
+                stacked = unshared(default_collate(list(fields)))
+                self._listed.update(listed_by_default(fields[0], path))
+                return stacked
+        self._listed.add(path)
+        return list(fields)
+
+
+def listed_by_default(field: Any, path: Path = ()) -> Iterator[Path]:
+    """Where ``default_collate`` makes a list with an entry for each sample, by one sample's field: of text.
+
+    >>> list(listed_by_default(("cat", 3, {"breed": "siamese"})))
+    [(0,), (2, 'breed')]
+    """
+    if isinstance(field, str | bytes):
+        yield path
+    for key, inner in children_of(field) or ():
+        yield from listed_by_default(inner, (*path, key))
 
 
 def _columns(fields: Sequence[Any], path: Path) -> dict[Any, list[Any]]:
@@ -160,20 +199,6 @@ def _columns(fields: Sequence[Any], path: Path) -> dict[Any, list[Any]]:
                 f"the first, and sample {sample} is {described(fields[sample])}"
             )
     return {key: [each[key] for each in entries] for key in first}
-
-
-def _stack(fields: Sequence[Any]) -> Any:
-    if type(fields[0]) not in ATOMS and any(map(_is_target, fields)):
-        return list(fields)
-    try:
-        return unshared(default_collate(list(fields)))
-    except (
-        KeyError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ):  # of different shapes, or of a type that PyTorch does not collate
-        return list(fields)
 
 
 def _is_target(value: Any) -> bool:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from fastload.data.shared_memory import Handle, Shared, received
+from fastload.structure.tree import Path
 
-__all__ = ["ALIGNMENT", "CHANNELS", "SAY_UPRIGHT", "EncodedImages", "Kind"]
+__all__ = ["ALIGNMENT", "CHANNELS", "SAY_UPRIGHT", "Beside", "EncodedImages", "Kind", "are_listed"]
 
 CHANNELS = 3  # of every decoded image: red, green and blue
 ALIGNMENT = 256  # bytes; images start at its multiples, here and on the device, so one copy can take several of them
@@ -29,6 +31,13 @@ class Kind(IntEnum):
     JPEG = 0  # a file that hardware decoders accept: see fastload.data.jpeg_header
     PIXELS = 1  # the pixels of a file that the worker decoded, (H, W, 3)
     BAD = 2  # nothing: the file cannot be read or decoded
+
+
+class Beside(NamedTuple):
+    """Where files stand in the batch that was collated with them, and which lists there have an entry a sample."""
+
+    place: Path
+    listed: frozenset[Path]
 
 
 class EncodedImages:
@@ -50,6 +59,7 @@ class EncodedImages:
             whether it should.
         container: ``list`` or ``tuple`` if images are to come in one, and not as a batch where their sizes agree.
         is_lent: whether other files get the block's memory once these are decoded.
+        beside: what is known of the batch that they were collated with; None for nothing.
     """
 
     def __init__(
@@ -60,6 +70,7 @@ class EncodedImages:
         problems: dict[int, str],
         container: type[list[Any]] | type[tuple[Any, ...]] | None = None,
         turned: dict[int, int] | None = None,
+        beside: Beside | None = None,
         *,
         is_lent: bool = False,
     ) -> None:
@@ -70,12 +81,15 @@ class EncodedImages:
         self.problems = problems
         self.container = container
         self.turned = turned or {}
+        self.beside = beside
         self.is_lent = is_lent
 
     def __copy__(self) -> EncodedImages:
         """Files with the same block; by ``__getstate__`` they would have another."""
-        rest = self.names, self.problems, self.container, self.turned
-        return EncodedImages(self.block, self.table, *rest, is_lent=self.is_lent)
+        return EncodedImages(self.block, self.table, *self._rest(), is_lent=self.is_lent)
+
+    def _rest(self) -> tuple[Any, ...]:
+        return self.names, self.problems, self.container, self.turned, self.beside
 
     def __getstate__(self) -> dict[str, Any]:
         block = self.block.clone()  # of a view, PyTorch would pickle all of the memory behind it
@@ -117,7 +131,7 @@ def _reduce(files: EncodedImages) -> Any:
     if files._shared is None:  # noqa: SLF001
         return files.__reduce_ex__(2)
     handle = files._shared.handle()  # noqa: SLF001
-    return _rebuild, (handle, files.table.numpy(), files.names, files.problems, files.container, files.turned)
+    return _rebuild, (handle, files.table.numpy(), *files._rest())  # noqa: SLF001
 
 
 def _rebuild(handle: Handle, table: np.ndarray[Any, Any], *rest: Any) -> EncodedImages:
@@ -125,3 +139,25 @@ def _rebuild(handle: Handle, table: np.ndarray[Any, Any], *rest: Any) -> Encoded
 
 
 ForkingPickler.register(EncodedImages, _reduce)
+
+
+def are_listed(encoded: Mapping[Path, EncodedImages]) -> Callable[[Path], bool | None]:
+    """A function that says whether a list of the batch with these files has an entry a sample; None if not known.
+
+    >>> import fastload as fl
+    >>> files, names = fl.collate([(b"", ("cat", "siamese")), (b"", ("dog", "poodle"))])
+    >>> is_listed = are_listed({(0,): files})
+    >>> names, is_listed((1,)), is_listed((1, 0))
+    ([('cat', 'dog'), ('siamese', 'poodle')], False, True)
+    """
+    known = [
+        (path[: len(path) - len(files.beside.place)], files.beside.listed)
+        for path, files in encoded.items()
+        if files.beside is not None and path[len(path) - len(files.beside.place) :] == files.beside.place
+    ]
+
+    def is_listed(path: Path) -> bool | None:
+        answers = (path[len(above) :] in listed for above, listed in known if path[: len(above)] == above)
+        return next(answers, None)
+
+    return is_listed

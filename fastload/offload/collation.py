@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
+from fastload.data.collate import listed_by_default
+from fastload.data.encoded import Beside, EncodedImages
 from fastload.data.packing import Decoded, pack
 from fastload.data.vision_collate import collate_vision
 from fastload.offload.error import CannotOffloadError
@@ -34,11 +36,16 @@ class OffloadCollate:
 
     def __call__(self, samples: Sequence[Any]) -> Any:
         """The batch."""
-        return self.packed(tree_flatten(self.collate(samples)))
+        listed = frozenset(listed_by_default(samples[0])) if self.collate is collate_vision else None
+        return self.packed(tree_flatten(self.collate(samples)), listed)
 
-    def packed(self, tree: Tree) -> Any:
-        """A collated batch, with its images packed."""
-        return tree_unflatten(tree.replaced({path: self._packed(images) for path, images in handed(tree)}))
+    def packed(self, tree: Tree, listed: frozenset[Path] | None = None) -> Any:
+        """A collated batch, with its images packed; ``listed`` says where its lists have an entry a sample."""
+        packed = {path: self._packed(images) for path, images in handed(tree)}
+        for path, files in packed.items():
+            if isinstance(files, EncodedImages) and listed is not None:
+                files.beside = Beside(path, listed)
+        return tree_unflatten(tree.replaced(packed))
 
     def _packed(self, images: HandedImages | list[HandedImage] | tuple[HandedImage, ...]) -> Any:
         each = images.images if isinstance(images, HandedImages) else images

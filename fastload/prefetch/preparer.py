@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fastload.data.encoded import EncodedImages
+from fastload.data.encoded import EncodedImages, are_listed
 from fastload.prefetch.decode_ahead import decoder_of
 from fastload.prefetch.image_group import ImageGroup, ImagePlaces, places_of, skip_together
 from fastload.prefetch.item import Item
@@ -121,7 +121,7 @@ class Preparer:
         item.skipped = max((len(group.skipped) for group in files), default=0)
         self._key = self._key.advanced(most)
         self._samples += most
-        return self._followed(tree.replaced(results), _by_path(results), groups)
+        return self._followed(tree.replaced(results), _by_path(results), groups, are_listed(encoded))
 
     def _decode(self, files: list[ImageGroup]) -> None:
         """Decode what was not decoded ahead: it must be known which files are bad before any image is transformed."""
@@ -131,12 +131,18 @@ class Preparer:
                 decode.run(group.batch, self._key)
                 group.batch.is_decoded = True
 
-    def _followed(self, tree: Tree, images: dict[Path, torch.Tensor], groups: list[ImageGroup]) -> Tree | None:
+    def _followed(
+        self,
+        tree: Tree,
+        images: dict[Path, torch.Tensor],
+        groups: list[ImageGroup],
+        is_listed: Callable[[Path], bool | None],
+    ) -> Tree | None:
         """The batch with what belongs to its transformed ``images``; None if all samples are skipped."""
         kept = {group.samples: group.batch.kept for group in groups if group.batch.kept is not None}
         whole = {path for group in groups if group.batch.kept is not None for path in group.places.paths}
         for samples, rows in kept.items():
-            tree = tree_flatten(take_rows(tree_unflatten(tree), rows, samples, whole))
+            tree = tree_flatten(take_rows(tree_unflatten(tree), rows, samples, whole, is_listed))
         for group in groups:
             self._counts.update(group.batch.counts)
         first = groups[0].batch  # targets and labels belong to its images

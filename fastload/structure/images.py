@@ -154,7 +154,9 @@ def remark_on_others(tree: Tree, images: Mapping[Path, torch.Tensor]) -> str | N
     alike = (
         name_of(other)
         for other, tensor in tree.tensors.items()
-        if other not in images and (type(tensor), tensor.shape, tensor.dtype) == (type(image), image.shape, image.dtype)
+        if other not in images
+        and not tensor.is_nested
+        and (type(tensor), tensor.shape, tensor.dtype) == (type(image), image.shape, image.dtype)
     )
     other = None if is_vision(image, "TVTensor") else next(alike, None)
     return other and (
@@ -195,8 +197,9 @@ def _entries(value: Any) -> int | None:
 
 def describe(found: Mapping[Path, torch.Tensor]) -> str:
     """Tensors with their paths, types, dtypes and shapes, for an error."""
-    described = (
-        f"{name_of(path)}: {type(tensor).__name__} {tensor.dtype} {tuple(tensor.shape)}"
-        for path, tensor in found.items()
-    )
-    return ", ".join(described) or "none"
+    return ", ".join(f"{name_of(path)}: {_described(tensor)}" for path, tensor in found.items()) or "none"
+
+
+def _described(tensor: torch.Tensor) -> str:
+    shape = "nested" if tensor.is_nested else tuple(tensor.shape)
+    return f"{type(tensor).__name__} {tensor.dtype} {shape}"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, M
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
@@ -156,38 +157,67 @@ def name_of(path: Path, of: str = "batch") -> str:
     return f"{of}{''.join(f'[{key!r}]' for key in path)}"
 
 
-def take_rows(batch: Any, rows: torch.Tensor, samples: int, whole: Collection[Path] = ()) -> Any:
+def take_rows(
+    batch: Any,
+    rows: torch.Tensor,
+    samples: int,
+    whole: Collection[Path] = (),
+    is_listed: Callable[[Path], bool | None] = lambda path: None,  # noqa: ARG005
+) -> Any:
     """``batch`` with some of its samples only: the ``rows`` of every tensor and list with an entry for each sample.
 
     >>> take_rows((torch.tensor([5, 6, 7]), ["a", "b", "c"], "abc"), torch.tensor([0, 2]), 3, whole=[(2,)])
     (tensor([5, 7]), ['a', 'c'], 'abc')
 
-    What stands at the paths ``whole`` is left as it is, and what holds it is a container of fields. So is a list of
-    tensors that each have a row for each sample, unless only their sizes differ: of tuples, ``default_collate`` makes
-    such lists.
+    What stands at the paths ``whole`` is left as it is, and what holds it is a container of fields. ``is_listed`` says
+    whether the list or tuple at a path has an entry for each sample, or is one of fields; None if that is not known.
+    Then one of tensors that each have a row for each sample is one of fields, unless only their sizes differ: of
+    tuples, ``default_collate`` makes such lists.
     """
-    return _taken(batch, (), rows, samples, whole)
+    taking = _Taking(rows, samples, whole, is_listed)
+    return taking.of(batch, ())
 
 
-def _taken(value: Any, path: Path, rows: torch.Tensor, samples: int, whole: Collection[Path]) -> Any:
-    if path in whole:
-        return value
-    if isinstance(value, torch.Tensor):
-        return value[rows] if value.ndim and len(value) == samples else value
-    children = children_of(value)
-    if children is None:
-        return value
-    holds_whole = any(each[: len(path)] == path for each in whole)
-    if not holds_whole and _is_of_samples(value, samples):
-        chosen = (value[row] for row in rows.tolist())
-        return list(chosen) if isinstance(value, list) else tuple(chosen)
-    return with_children(value, [(key, _taken(each, (*path, key), rows, samples, whole)) for key, each in children])
+@dataclass(frozen=True, eq=False)
+class _Taking:
+    rows: torch.Tensor
+    samples: int
+    whole: Collection[Path]
+    is_listed: Callable[[Path], bool | None]
+
+    def of(self, value: Any, path: Path) -> Any:
+        if path in self.whole:
+            return value
+        children = None if isinstance(value, torch.Tensor) else children_of(value)
+        if children is None:
+            return self._rows_of(value)
+        if not any(each[: len(path)] == path for each in self.whole) and self._has_samples(value, path):
+            chosen = (value[row] for row in self.rows.tolist())
+            return list(chosen) if isinstance(value, list) else tuple(chosen)
+        return with_children(value, [(key, self.of(each, (*path, key))) for key, each in children])
+
+    def _rows_of(self, value: Any) -> Any:
+        """Those of a tensor, an array, or a container that is sent whole, such as ``TensorDict``."""
+        has_rows = isinstance(value, np.ndarray) or hasattr(type(value), "record_stream")
+        if not has_rows or not value.ndim or len(value) != self.samples:
+            return value
+        if isinstance(value, np.ndarray):
+            return value[self.rows.numpy()]
+        if not isinstance(value, torch.Tensor):
+            return value[self.rows]
+        if value.layout is not torch.strided:
+            return value.index_select(0, self.rows.to(value.device))
+        return retyped(value[self.rows], like=value)
+
+    def _has_samples(self, value: Any, path: Path) -> bool:
+        if not (isinstance(value, list) or type(value) is tuple) or len(value) != self.samples:
+            return False
+        listed = self.is_listed(path)
+        return _is_of_samples(value, self.samples) if listed is None else listed
 
 
 def _is_of_samples(value: Any, samples: int) -> bool:
-    """Whether it is a list or tuple with an entry for each sample, and not one of fields."""
-    if not (isinstance(value, list) or type(value) is tuple) or len(value) != samples:
-        return False
+    """Whether entries, as many as there are samples, are those of samples, and not fields, as far as can be told."""
     return not all(_is_column(each, samples) for each in value) or _differ_in_size(value)
 
 
@@ -284,7 +314,8 @@ def _is_container(value: Any) -> bool:
 
 def _children_of_others(batch: Any) -> list[tuple[Hashable, Any]] | None:
     # Their own `to` knows better: PackedSequence's lengths stay on the CPU, TensorDict has a batch size and a device.
-    if isinstance(batch, PackedSequence) or hasattr(batch, "record_stream"):
+    # Asked of their class: a dictionary whose keys are attributes answers any question itself.
+    if isinstance(batch, PackedSequence) or hasattr(type(batch), "record_stream"):
         return None
     if isinstance(batch, Mapping):
         return list(batch.items())

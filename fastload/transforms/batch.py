@@ -44,7 +44,7 @@ class Batch:
 
     def __init__(self, images: Images, device: torch.device | None = None, *, view_count: int = 1) -> None:
         self.images = _as_batch(images)
-        self.device = device or torch.accelerator.current_accelerator() or torch.device("cpu")
+        self.device = device or torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
         self.moves: list[Movement] = []
         self.mixes: list[Callable[[Tree], Tree]] = []
         self.kept: torch.Tensor | None = None

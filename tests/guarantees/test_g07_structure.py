@@ -37,6 +37,18 @@ class Names(list):
     pass
 
 
+class Keys(dict):
+    """Its keys are attributes, and what it lacks is a KeyError."""
+
+    __getattr__ = dict.__getitem__
+
+
+class Anything(dict):
+    """Its keys are attributes, and what it lacks is None."""
+
+    __getattr__ = dict.get
+
+
 def structures():
     image = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
     boxes = tv_tensors.BoundingBoxes(torch.ones(1, 4), format="XYXY", canvas_size=(4, 4))
@@ -51,6 +63,8 @@ def structures():
         "ordered": OrderedDict(b=image, a=torch.ones(1)),
         "default": defaultdict(list, {"x": image}),
         "user dict": UserDict({"x": image}),
+        "keys as attributes": Keys(x=image),
+        "any attribute": Anything(x=image),
         "read-only mapping": types.MappingProxyType({"x": image}),
         "dataclass": Sample(image, ["a", "b"]),
         "tv_tensors": (tv_tensors.Image(image), {"boxes": boxes}),
@@ -107,6 +121,16 @@ def test_g07_tensor_dict(device):
     assert type(moved) is type(batch)
     assert moved["x"].device.type == device
     assert torch.equal(moved["x"].cpu(), batch["x"])
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_g07_nested_tensors_stay_beside_images(layout):
+    words = torch.nested.nested_tensor([torch.ones(3, 5), torch.ones(2, 5)], layout=layout)
+    ((_, beside),) = fl.PrefetchLoader([(torch.zeros(2, 3, 4, 4), words)], MEAN, STD, device="cpu")
+    assert beside.is_nested
+    assert [len(each) for each in beside.unbind()] == [3, 2]
+    with pytest.raises(TypeError, match="float32 nested"):
+        next(iter(fl.PrefetchLoader([words], MEAN, STD, device="cpu")))
 
 
 def test_g07_only_images_are_transformed():

@@ -303,3 +303,9 @@ def test_mutated_files_are_reported_and_harm_no_neighbour(device, on_error, monk
             if row % 2:
                 assert differs(image, expected) <= ROUNDING
     assert len(originals) / 10 < refused < len(originals) * 9 / 10  # both ends are exercised
+
+
+def test_files_are_decoded_without_a_loader_where_the_machine_can():
+    images = T.Compose([T.DecodeJpeg(), T.Resize((4, 4))])(fl.collate([encoded()]))
+    assert images.shape == (1, 3, 4, 4)
+    assert images.is_cuda == torch.cuda.is_available()

@@ -1,0 +1,113 @@
+"""What came with a file that is left out is left out, too, whatever it is and however the batch was collated."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+from torchvision.transforms import v2
+from torchvision.tv_tensors import BoundingBoxes, Mask
+
+import fastload as fl
+from fastload import transforms as T
+from tests.files import jpeg
+
+GOOD, BAD = jpeg(8, 8), b"\xff\xd8\xffdamaged"
+BOXES = BoundingBoxes([[0, 0, 3, 3], [1, 1, 5, 5]], format="XYXY", canvas_size=(8, 8))
+
+
+def left(batches):
+    """The only batch, from which a file was left out."""
+    with pytest.warns(UserWarning, match="left out"):
+        (batch,) = fl.PrefetchLoader(batches, transform=T.DecodeJpeg(on_error="skip"), device="cpu")
+    return batch
+
+
+# Two samples, so that a list of two may be one of samples or one of fields: what is beside a bad and a good file, and
+# what is left of it.
+FIELDS = {
+    "a number": (0, 1, torch.tensor([1])),
+    "a word": ("cat", "dog", ["dog"]),
+    "two words": (("cat", "persian"), ("dog", "poodle"), [("dog",), ("poodle",)]),
+    "a word and a number": (("cat", 0), ("dog", 1), [("dog",), torch.tensor([1])]),
+    "two vectors": ([*torch.zeros(2, 3)], [*torch.ones(2, 3)], [torch.ones(1, 3)] * 2),
+    "words by name": ({"name": "cat"}, {"name": "dog"}, {"name": ["dog"]}),
+    "vectors of two sizes": (torch.zeros(2), torch.ones(3), [torch.ones(3)]),
+    "boxes": ({"boxes": torch.zeros(2, 4)}, {"boxes": torch.ones(2, 4)}, [{"boxes": torch.ones(2, 4)}]),
+    "typed boxes and labels": ((BOXES, torch.zeros(2)), (BOXES, torch.ones(2)), [(BOXES, torch.ones(2))]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_field_is_left_out_with_its_file(name, workers):
+    bad, good, rest = FIELDS[name]
+    loader = DataLoader([(BAD, bad), (GOOD, good)], batch_size=2, collate_fn=fl.collate, num_workers=workers)
+    images, fields = left(loader)
+    assert len(images) == 1
+    assert repr(fields) == repr(rest)
+
+
+def test_boxes_and_labels_beside_an_image_by_name_are_left_out_with_it():
+    samples = [{"image": file, "boxes": BOXES, "labels": torch.tensor([n, n])} for n, file in enumerate((BAD, GOOD))]
+    batch = left(DataLoader(samples, batch_size=2, collate_fn=fl.collate))
+    assert repr(batch["boxes"]) == repr([BOXES])
+    assert repr(batch["labels"]) == repr([torch.tensor([1, 1])])
+
+
+def test_a_batch_may_be_put_into_another_container():
+    def collate(samples):
+        return {"pairs": fl.collate(samples), "number": torch.arange(len(samples))}
+
+    batch = left(DataLoader([(BAD, ("cat", "persian")), (GOOD, ("dog", "poodle"))], batch_size=2, collate_fn=collate))
+    assert batch["pairs"][1] == [("dog",), ("poodle",)]
+    assert batch["number"].tolist() == [1]
+
+
+def of_three(labels):
+    """Labels beside a bad file and two good ones, by a collate function of the user's."""
+    (_, rest) = left([(fl.collate([BAD, GOOD, GOOD]), labels)])
+    return rest
+
+
+def test_arrays_lose_rows():
+    assert of_three(np.arange(3)).tolist() == [1, 2]
+    assert of_three(np.arange(6).reshape(3, 2)).tolist() == [[2, 3], [4, 5]]
+
+
+def test_sparse_tensors_lose_rows():
+    assert torch.equal(of_three(torch.eye(3).to_sparse()).to_dense(), torch.eye(3)[1:])
+
+
+def test_tensor_dicts_lose_rows():
+    tensordict = pytest.importorskip("tensordict")
+    assert of_three(tensordict.TensorDict({"x": torch.arange(3)}, batch_size=[3]))["x"].tolist() == [1, 2]
+
+
+class Segmentation(Dataset):
+    """An image, and a mask of its left column; the file of one is damaged."""
+
+    def __init__(self, folder, transform):
+        self.folder, self.transform = folder, transform
+        for number in range(3):
+            (folder / f"{number}.jpg").write_bytes(BAD if number == 1 else GOOD)
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        image = Image.open(self.folder / f"{index}.jpg").convert("RGB")
+        mask = torch.zeros(8, 8, dtype=torch.uint8)
+        mask[:, 0] = 1
+        return *self.transform(image, Mask(mask)), ("a", "b", "c")
+
+
+def test_masks_and_words_are_left_out_where_pytorch_collates(tmp_path):
+    transform = v2.Compose([v2.RandomHorizontalFlip(1.0), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+    loader = fl.offload(DataLoader(Segmentation(tmp_path, transform), 3), on_error="skip", device="cpu", verbose=False)
+    with pytest.warns(UserWarning, match="left out"):
+        ((images, masks, words),) = loader
+    assert len(images) == 2
+    assert type(masks) is Mask
+    assert masks[:, 0].tolist() == [[0] * 7 + [1]] * 2
+    assert words == [("a", "a"), ("b", "b"), ("c", "c")]
