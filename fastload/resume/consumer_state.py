@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
+
+from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from fastload.structure.loaded_types import loaded_types
 
@@ -76,10 +78,22 @@ def source_of(loader: Any) -> Any:
 
 
 def pull_from(loader: Any) -> Iterator[Any]:
-    """``iter(loader)``; of a loader of Accelerate without what it changes."""
+    """``iter(loader)``, which decides the order; of a loader of Accelerate without what it changes."""
     batches = iter(source_of(loader))
+    if type(batches) is _SingleProcessDataLoaderIter:
+        _begin_order(batches)
     skipped = loader.skip_batches if _is_accelerate(loader) else 0
     return islice(batches, skipped, None) if skipped else batches
+
+
+def _begin_order(batches: _SingleProcessDataLoaderIter) -> None:
+    """Take the first indices now, as a ``DataLoader`` with workers does.
+
+    Most samplers draw their order when they are first asked, from a generator that others draw from as well. Asked by
+    a background thread, it would depend on time which of them draws first.
+    """
+    indices = batches._sampler_iter  # noqa: SLF001
+    batches._sampler_iter = chain(list(islice(indices, 1)), indices)  # noqa: SLF001
 
 
 def synchronize_generators(loader: Any) -> None:

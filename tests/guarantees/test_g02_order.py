@@ -22,6 +22,19 @@ def test_g02_shuffling_is_that_of_the_wrapped_loader():
     assert [labels.tolist() for _, labels in fl.PrefetchLoader(numbered_loader(shuffle=True), device="cpu")] == expected
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_g02_without_workers_the_order_is_drawn_as_the_pass_begins(seed):
+    """As with workers, so that what the training thread draws afterwards, or another loader, does not change it."""
+
+    def begun(wrap, workers):
+        torch.manual_seed(seed)
+        first, second = (iter(wrap(numbered_loader(shuffle=True, num_workers=workers))) for _ in range(2))
+        noise = torch.rand(1).item()
+        return [labels.tolist() for passes in (second, first) for _, labels in passes], noise
+
+    assert begun(lambda loader: fl.PrefetchLoader(loader, device="cpu"), 0) == begun(lambda loader: loader, 1)
+
+
 def test_g02_an_empty_loader_yields_nothing():
     assert list(fl.PrefetchLoader([], device="cpu")) == []
     iterator = iter(fl.PrefetchLoader([], device="cpu"))
