@@ -109,9 +109,10 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
             and ``memory_format`` do not fit together.
 
     Without ``images``, the images are files packed by ``fl.collate``; else what is marked as ``tv_tensors``; else the
-    first plain tensor of the batch. A ``DataLoader`` with PyTorch's ``default_collate`` keeps the types of
-    ``tv_tensors`` from here on, so that masks and boxes follow their images. ``stats`` has where time went so far, and
-    how many files were decoded where, skipped, or replaced by black images; ``report()`` says what to change.
+    first plain tensor of the batch. Where images are transformed, a ``DataLoader`` with PyTorch's ``default_collate``
+    keeps the types of ``tv_tensors`` from here on, so that masks and boxes follow them. ``stats`` has where time went
+    so far, and how many files were decoded where, skipped, or replaced by black images; ``report()`` says what to
+    change.
     """
 
     def __init__(
@@ -135,7 +136,6 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
         depth = integer("depth", depth, least=1)
         seed = integer("seed", seed, 0, MOST_SEED)
         ConsumerState.of(loader)  # refuses what cannot be read ahead
-        keep_vision_types(loader)
         self.loader = loader
         self._device = resolved_device(device)
         self.transform = _plan(transform, mean, std, float_on(self._device, dtype), memory_format)
@@ -144,6 +144,8 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
                 "T.DecodeJpeg decodes files packed by fl.collate, and the DataLoader has PyTorch's default_collate: "
                 "pass collate_fn=fl.collate to the DataLoader"
             )
+        if self.transform is not None:
+            keep_vision_types(loader)
         self._depth = depth
         self._static = Static.of(static)
         self.seed = seed

@@ -50,6 +50,17 @@ def test_boxes_of_different_canvases_are_refused():
         collate_vision([boxes(), boxes((4, 5))])
 
 
+def test_without_a_transform_nothing_has_to_follow_and_batches_are_pytorchs():
+    loader = DataLoader([(torch.ones(3, 4, 4), boxes(size)) for size in ((4, 4), (4, 5))], batch_size=2)
+    (expected,) = loader
+    ((_, target),) = fl.PrefetchLoader(loader, device="cpu")
+    assert type(target) is torch.Tensor
+    assert torch.equal(target, expected[1])
+    assert loader.collate_fn is default_collate
+    with pytest.raises(TypeError, match="BoundingBoxes of a batch must agree"):
+        next(iter(fl.PrefetchLoader(loader, [0.5] * 3, [0.5] * 3, device="cpu")))
+
+
 def test_a_collate_function_of_the_user_is_left_alone():
     loader = DataLoader([Mask(torch.ones(4, 4))], collate_fn=list)
     assert fl.PrefetchLoader(loader, device="cpu").loader.collate_fn is list
