@@ -108,7 +108,7 @@ def check_colour(images: torch.Tensor | Ragged, epilogue: Epilogue) -> None:
         ValueError: ``epilogue`` does not fit the images, or its fields contradict one another.
     """
     channels = images.channels if isinstance(images, Ragged) else images.shape[1]
-    for name, dtype in (("the images' dtype", images.dtype), ("epilogue.dtype", epilogue.dtype)):
+    for name, dtype in (("the images' dtype", images.dtype), ("the result's dtype, epilogue.dtype,", epilogue.dtype)):
         if dtype not in DTYPES:
             raise TypeError(f"{name} must be one of {_join(DTYPES)}; got {dtype}: convert the images first")
     if epilogue.memory_format not in FORMATS:

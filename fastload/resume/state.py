@@ -151,9 +151,9 @@ class Resumption:
         if missing:
             del batches  # which ends its workers
             raise ValueError(
-                f"the state was taken after {self.first.batches} batches of epoch {self.epoch}, and the loader has "
-                f"{self.first.batches - missing}: give it the data that it had, or start over with a PrefetchLoader "
-                "that has loaded no state"
+                f"by the loaded state or by skip(), the pass begins after {self.first.batches} batches of epoch "
+                f"{self.epoch}, and the loader has {self.first.batches - missing}: give it the data that it had, skip "
+                "fewer, or start over with a new PrefetchLoader"
             )
         return batches
 

@@ -16,7 +16,7 @@ class RandomHorizontalFlip(WithProbability):
     >>> RandomHorizontalFlip(p=1.0)(torch.tensor([[[[1, 2, 3]]]], dtype=torch.uint8))
     tensor([[[[3, 2, 1]]]], dtype=torch.uint8)
 
-    Images may have any dtype and different sizes.
+    A batch may have any dtype. Images of different sizes are uint8, float16, bfloat16 or float32.
 
     Raises:
         ValueError: ``p`` is not in [0, 1].

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fastload.arguments import quoted
 from fastload.structure.ragged import Ragged
 from fastload.structure.tree import Tree
 from fastload.transforms.batch import Batch
@@ -42,7 +43,15 @@ class Transform(ABC):
         """Transform a batch (N, C, H, W), one image (C, H, W), a video, or a list of images of different sizes.
 
         The result for a list is one batch if all its images have one size by then, else a list.
+
+        Raises:
+            TypeError: ``key`` is none, such as labels, which follow in a loader only.
         """
+        if key is not None and not isinstance(key, Key):
+            raise TypeError(
+                f"key must be a T.Key, from which random parameters are drawn, or None; got {quoted(key)}: labels and "
+                "targets follow the images where the transform is fl.PrefetchLoader(loader, transform=...)"
+            )
         batch = Batch(images)
         self.run(batch, key or Key.fresh())
         result: torch.Tensor | list[torch.Tensor] = batch.result()

@@ -261,3 +261,11 @@ def test_without_a_key_torchs_generator_decides():
 def test_bad_arguments_are_refused_with_what_was_got(make, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make()
+
+
+@pytest.mark.parametrize("transform", [T.RandomHorizontalFlip(), T.MixUp(num_classes=3), T.Compose([T.Resize(4)])])
+def test_labels_are_no_key(transform):
+    with pytest.raises(
+        TypeError, match=r"key must be a T.Key.*; got tensor\(\[0, 1, 2, 3\]\): labels and targets follow"
+    ):
+        transform(IMAGES, torch.arange(4))
