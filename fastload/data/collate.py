@@ -21,9 +21,9 @@ from fastload.data.pixels import UPRIGHT, UndecodableError, values
 from fastload.structure.field import Rule, checked_rule
 from fastload.structure.loaded_types import is_vision
 from fastload.structure.targets import TARGETS
-from fastload.structure.tree import ATOMS, Path, children_of, name_of, with_children
+from fastload.structure.tree import ATOMS, Path, children_of, name_of, tensors, with_children
 
-__all__ = ["collate", "listed_by_default"]
+__all__ = ["collate", "listed_by_default", "tell_files"]
 
 TARGET_NAMES = {"boxes", "masks", "keypoints"}  # as in the targets of torchvision's detection models
 OF_NO_OBJECTS = {"image_id"}  # what torchvision's wrapped CocoDetection yields for an image without objects
@@ -112,7 +112,7 @@ def collate(
         | dict.fromkeys(files, partial(_pack, decode=decode, upright=upright, most_bytes=most_bytes))
     )
     batch = fields.collated(samples)
-    fields.tell_files()
+    fields.tell_files(samples)
     return batch
 
 
@@ -152,10 +152,10 @@ class _Fields:
         inner = [(key, self.collated(column, (*path, key), listed=listed)) for key, column in columns.items()]
         return with_children(fields[0], inner)
 
-    def tell_files(self) -> None:
+    def tell_files(self, samples: Sequence[Any]) -> None:
         """Tell the files of a collated batch what is beside them."""
         for path, files in self._files.items():
-            files.beside = Beside(path, frozenset(self._listed))
+            tell_files(files, Beside(path, frozenset(self._listed)), samples)
 
     def _collated_files(self, fields: Sequence[Any], path: Path) -> Any:
         collated = self._special[path](fields)
@@ -174,6 +174,15 @@ class _Fields:
                 return stacked
         self._listed.add(path)
         return list(fields)
+
+
+def tell_files(files: EncodedImages, beside: Beside, samples: Sequence[Any]) -> None:
+    """Tell files what is beside them, and the size of a bad one, as far as its sample's targets have it."""
+    files.beside = beside
+    for index in files.problems:
+        size = next(_canvases(samples[index]), None)
+        if size is not None:  # a black image in the place of the bad one is to fit them
+            files.table[index, 2:4] = torch.tensor(size)
 
 
 def listed_by_default(field: Any, path: Path = ()) -> Iterator[Path]:
@@ -208,6 +217,13 @@ def _is_target(value: Any) -> bool:
     if isinstance(value, Mapping) and (not TARGET_NAMES.isdisjoint(value) or _lists_boxes(value)):
         return True
     return any(is_vision(each, *TARGETS) for each in (value, *_entries(value)))
+
+
+def _canvases(sample: Any) -> Iterator[Sequence[int]]:
+    """The sizes of the images that a sample's targets describe."""
+    for tensor in tensors(sample).values():
+        if is_vision(tensor, *TARGETS):
+            yield tensor.shape[-2:] if is_vision(tensor, "Mask") else vars(tensor)["canvas_size"]
 
 
 def _lists_boxes(value: Mapping[Any, Any]) -> bool:

@@ -51,8 +51,8 @@ class EncodedImages:
 
     Attributes:
         block: the files, uint8 (bytes,), each starting at a multiple of ``ALIGNMENT`` bytes.
-        table: int64 (N, 5): offset and length in ``block``, height and width as decoded, and ``Kind``. For a bad
-            file all but the kind are 0.
+        table: int64 (N, 5): offset and length in ``block``, height and width as decoded, and ``Kind``. Height and
+            width of a bad file are those of the black image that may take its place, 0 if nothing tells.
         names: each file's path, or "sample" and its index in the batch.
         problems: why a file is bad, by its index in the batch.
         turned: the EXIF orientation of each file that it turned, by its index in the batch; empty if the user said

@@ -68,19 +68,32 @@ def pack(
     cores.look()
     cores.leave()  # on one of them a worker takes three times as long, and all wait for it: batches come in order
     block = Block()
-    rows: list[tuple[int, ...]] = []
+    rows: list[list[int]] = []
     problems: dict[int, str] = {}
     turned: dict[int, int] = {}
     for index, file in enumerate(files):
         content = _content(file, block.free, decode=decode, upright=upright is not False, most_bytes=most_bytes)
         most_bytes -= content.bytes_of_batch
-        rows.append((block.put(content.data), len(content.data), content.height, content.width, content.kind))
+        rows.append([block.put(content.data), len(content.data), content.height, content.width, content.kind])
         if content.kind == Kind.BAD:
             problems[index] = content.problem
         if content.turned != UPRIGHT and upright is None:
             turned[index] = content.turned
+    _size_like_neighbours(rows, most_bytes)
     names = list(names or [name(file, index) for index, file in enumerate(files)])
     return EncodedImages(block.finished(), torch.tensor(rows), names, problems, turned=turned)
+
+
+def _size_like_neighbours(rows: list[list[int]], most_bytes: int) -> None:
+    """Give bad files the size of the batch's first good image, as far as memory allows: of what may replace them.
+
+    Transforms may ask for a least size, as crops do, and a file that is no image tells none.
+    """
+    size = next(([height, width] for *_, height, width, kind in rows if kind != Kind.BAD), [0, 0])
+    for row in rows:
+        if row[4] == Kind.BAD and CHANNELS * size[0] * size[1] <= most_bytes:
+            row[2:4] = size
+            most_bytes -= CHANNELS * size[0] * size[1]
 
 
 def _content(file: Any, room: memoryview, *, decode: bool, upright: bool, most_bytes: int) -> _Content:

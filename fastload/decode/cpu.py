@@ -20,7 +20,7 @@ def decode_on_cpu(files: EncodedImages, rows: Sequence[int] | None = None) -> tu
     torch.Size([3, 1, 1])
 
     The pixels are those of ``ImageOps.exif_transpose(Image.open(file)).convert("RGB")``. A file that cannot be decoded
-    gives a black image of its size, or of 1x1 if the size is unknown.
+    gives a black image of its size, or of that which ``EncodedImages.table`` has for it, at least 1x1.
 
     Args:
         files: a batch of files, in pinned or pageable memory.

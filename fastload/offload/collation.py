@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
-from fastload.data.collate import listed_by_default
+from fastload.data.collate import listed_by_default, tell_files
 from fastload.data.encoded import Beside, EncodedImages
 from fastload.data.packing import Decoded, pack
 from fastload.data.vision_collate import collate_vision
@@ -36,16 +36,21 @@ class OffloadCollate:
 
     def __call__(self, samples: Sequence[Any]) -> Any:
         """The batch."""
-        listed = frozenset(listed_by_default(samples[0])) if self.collate is collate_vision else None
-        return self.packed(tree_flatten(self.collate(samples)), listed)
-
-    def packed(self, tree: Tree, listed: frozenset[Path] | None = None) -> Any:
-        """A collated batch, with its images packed; ``listed`` says where its lists have an entry a sample."""
-        packed = {path: self._packed(images) for path, images in handed(tree)}
-        for path, files in packed.items():
-            if isinstance(files, EncodedImages) and listed is not None:
-                files.beside = Beside(path, listed)
+        tree = tree_flatten(self.collate(samples))
+        packed = self._packed_images(tree)
+        if self.collate is collate_vision:
+            listed = frozenset(listed_by_default(samples[0]))
+            for path, files in packed.items():
+                if isinstance(files, EncodedImages):
+                    tell_files(files, Beside(path, listed), samples)
         return tree_unflatten(tree.replaced(packed))
+
+    def packed(self, tree: Tree) -> Any:
+        """A collated batch, with its images packed."""
+        return tree_unflatten(tree.replaced(self._packed_images(tree)))
+
+    def _packed_images(self, tree: Tree) -> dict[Path, Any]:
+        return {path: self._packed(images) for path, images in handed(tree)}
 
     def _packed(self, images: HandedImages | list[HandedImage] | tuple[HandedImage, ...]) -> Any:
         each = images.images if isinstance(images, HandedImages) else images

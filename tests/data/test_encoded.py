@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision.tv_tensors import BoundingBoxes, Mask
 
 from fastload.data.collate import collate
 from fastload.data.encoded import ALIGNMENT, Kind
@@ -35,8 +36,28 @@ def test_the_table_tells_what_lies_where(files):
     ends = files.table[:, 0] + files.table[:, 1]
     assert (ends[: -len(BROKEN) - 1] <= files.table[1 : -len(BROKEN), 0]).all()
     assert ends.max() <= len(files.block)
-    assert not files.table[-len(BROKEN) :, :4].any()
+    assert not files.table[-len(BROKEN) :, :2].any()
     assert len(files) == len(ALL)
+
+
+def test_a_bad_file_has_the_size_of_the_first_good_image(files):
+    assert files.sizes[-len(BROKEN) :].tolist() == [files.sizes[0].tolist()] * len(BROKEN)
+    assert collate([b"no image", jpeg(20, 30), jpeg(40, 50)]).sizes.tolist() == [[20, 30], [20, 30], [40, 50]]
+    assert collate([b"no image"] * 2).sizes.tolist() == [[0, 0]] * 2
+
+
+def test_bad_files_have_no_size_beyond_the_bytes_of_a_batch():
+    pixels = 3 * 20 * 30
+    files = collate([jpeg(20, 30, quality=5), b"no image", b"nor this"], most_bytes=2 * pixels)
+    assert files.sizes.tolist() == [[20, 30], [20, 30], [0, 0]]
+
+
+def test_a_bad_file_has_the_size_that_its_targets_describe():
+    boxes = BoundingBoxes([[0, 0, 1, 1]], format="XYXY", canvas_size=(50, 60))
+    files, _ = collate([(jpeg(20, 30), {"boxes": boxes}), (b"no image", {"boxes": boxes})])
+    assert files.sizes.tolist() == [[20, 30], [50, 60]]
+    files, _ = collate([(jpeg(20, 30), 0), (b"no image", Mask(torch.zeros(1, 7, 8)))])
+    assert files.sizes.tolist() == [[20, 30], [7, 8]]
 
 
 def test_files_for_the_hardware_are_as_they_were(files):
@@ -61,14 +82,14 @@ def test_pixels_are_pillows_and_black_stands_for_bad_files(files):
     assert problems == files.problems
     assert [list(image.shape[1:]) for image in images] == files.sizes.clamp(min=1).tolist()
     for name, data, image in zip(ALL, ALL.values(), images, strict=True):
-        expected = np.zeros((1, 1, 3), np.uint8) if name in BROKEN else by_pillow(data)
+        expected = np.zeros((*files.sizes[0].tolist(), 3), np.uint8) if name in BROKEN else by_pillow(data)
         assert np.array_equal(as_pillow_has_it(image), expected), name
 
 
 def test_some_rows_alone(files):
     bad = len(ALL) - 1
     images, problems = decode_on_cpu(files, [bad, 0])
-    assert images[0].shape == (3, 1, 1)
+    assert torch.equal(images[0], torch.zeros(3, *files.sizes[0].tolist(), dtype=torch.uint8))
     assert np.array_equal(as_pillow_has_it(images[1]), by_pillow(BASELINE["4:4:4"]))
     assert list(problems) == [bad]
 

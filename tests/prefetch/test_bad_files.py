@@ -1,4 +1,4 @@
-"""What came with a file that is left out is left out, too, whatever it is and however the batch was collated."""
+"""What is beside a bad file is left out with it, however the batch was collated, or fits the black image there."""
 
 import numpy as np
 import pytest
@@ -111,3 +111,33 @@ def test_masks_and_words_are_left_out_where_pytorch_collates(tmp_path):
     assert type(masks) is Mask
     assert masks[:, 0].tolist() == [[0] * 7 + [1]] * 2
     assert words == [("a", "a"), ("b", "b"), ("c", "c")]
+
+
+@pytest.mark.parametrize("policy", ["skip", "zero"])
+def test_steps_that_ask_for_a_size_take_a_black_image(policy):
+    transform = T.Compose([T.DecodeJpeg(on_error=policy), T.RandomCrop(6)])
+    loader = DataLoader([(BAD, 0), (GOOD, 1)], 2, collate_fn=fl.collate)
+    with pytest.warns(UserWarning, match="black" if policy == "zero" else "left out"):
+        ((images, labels),) = fl.PrefetchLoader(loader, transform=transform, device="cpu")
+    assert images.shape == (len(labels), 3, 6, 6)
+    assert images[-1].any()
+    assert labels.tolist() == ([0, 1] if policy == "zero" else [1])
+
+
+def test_boxes_of_a_black_image_follow_it():
+    transform = T.Compose([T.DecodeJpeg(on_error="zero"), T.RandomHorizontalFlip(1.0)])
+    wide = BoundingBoxes([[0, 0, 3, 3]], format="XYXY", canvas_size=(10, 20))
+    loader = DataLoader([(BAD, {"boxes": wide}), (GOOD, {"boxes": BOXES})], 2, collate_fn=fl.collate)
+    with pytest.warns(UserWarning, match="black"):
+        ((images, targets),) = fl.PrefetchLoader(loader, transform=transform, device="cpu")
+    assert [tuple(image.shape) for image in images] == [(3, 10, 20), (3, 8, 8)]
+    assert [target["boxes"].tolist() for target in targets] == [[[17, 0, 20, 3]], [[5, 0, 8, 3], [3, 1, 7, 5]]]
+
+
+def test_a_mask_of_a_black_image_follows_it_where_pytorch_collates(tmp_path):
+    transform = v2.Compose([v2.RandomHorizontalFlip(1.0), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+    loader = fl.offload(DataLoader(Segmentation(tmp_path, transform), 3), on_error="zero", device="cpu", verbose=False)
+    with pytest.warns(UserWarning, match="black"):
+        ((images, masks, _),) = loader
+    assert images.shape == (3, 3, 8, 8)
+    assert masks[:, 0].tolist() == [[0] * 7 + [1]] * 3
