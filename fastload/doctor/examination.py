@@ -43,8 +43,8 @@ class Examination:
 
     ``report`` is of its training loop, None if none ran; ``seconds`` after how many that was ended before it had made
     all steps, None if it was not; ``sample`` of one sample in a worker; ``rates`` has samples a second of the loader
-    alone by number of workers; ``moved`` what ``fl.offload`` would do. ``bad_files`` cannot be decoded, and were left
-    out.
+    alone by number of workers, 0 for loading in this process; ``moved`` what ``fl.offload`` would do. ``bad_files``
+    cannot be decoded, and were left out.
     """
 
     name: str
@@ -60,37 +60,51 @@ class Examination:
     bad_files: Sequence[str] = ()
 
     @property
-    def needed(self) -> float:
-        """Samples a second that training takes when it does not wait; infinite if no loop ran."""
+    def trained(self) -> float:
+        """Samples a second of the training loop as it ran; 0 if none ran for long enough."""
         if self.report is None or self.report.verdict.bound is Bound.UNKNOWN:
-            return float("inf")
-        window = self.report.stats.recent
-        return window.samples_per_second / max(1e-3, 1 - window.stalled)
+            return 0.0
+        return self.report.stats.recent.samples_per_second
 
     @property
-    def now(self) -> float:
-        """Samples a second of the loader as it is, alone."""
-        return self.rates.get(max(1, self.setup.workers or 0), 0.0)
+    def needed(self) -> float:
+        """Samples a second that training takes when it does not wait; infinite if that is not known."""
+        if self.report is None or not self.trained:
+            return float("inf")
+        return self.trained / max(1e-3, 1 - self.report.stats.recent.stalled)
+
+    def in_training(self, workers: int) -> float:
+        """Samples a second of training with so many workers; without any, it loads and trains by turns."""
+        rate = self.rates.get(workers, 0.0)
+        return min(rate, self.needed) if workers else rate / (1 + rate / self.needed)
 
     def gain(self, rate: float) -> float:
-        """By what factor training gets faster with a loader of so many samples a second."""
-        before = min(self.now, self.needed)
-        return min(rate, self.needed) / before if before else 1.0
+        """By what factor training gets faster if it takes so many samples a second.
+
+        It has what was measured in the loop, so that no change is said to win more than not to wait at all would.
+        """
+        before = max(self.trained, self.in_training(self.setup.workers or 0))
+        return rate / before if before else 1.0
 
     @property
     def changes(self) -> list[str]:
         """Lines of code, each with what it wins, the most first; empty if the input is fast enough."""
-        found: list[tuple[float, str]] = []
-        if self.rates:
-            best = max(self.rates, key=self.rates.__getitem__)
-            enough = next((each for each in sorted(self.rates) if self.rates[each] >= self.needed), best)
-            if self.gain(self.rates[enough]) >= WORTH_IT and enough != self.setup.workers:
-                found.append((self.gain(self.rates[enough]), f"DataLoader(..., num_workers={enough})"))
-        if self.moved is not None and self.gain(self.moved.samples_per_second) >= WORTH_IT:
-            found.append((self.gain(self.moved.samples_per_second), "loader = fl.offload(loader)"))
+        found: list[tuple[float, str, str]] = []
+        # What it is worth to load by turns with training, only a loop tells.
+        tried = [workers for workers in sorted(self.rates) if workers or self.trained]
+        if tried:
+            workers = max(tried, key=self.in_training)  # the fewest of those that are fast enough
+            if workers != self.setup.workers:
+                won, asked = self.gain(self.in_training(workers)), self.setup.asked_by(workers)
+                found.append((won, f"DataLoader(..., num_workers={workers})", asked and f".{asked}"))
+        if self.moved is not None:
+            won = self.gain(min(self.moved.samples_per_second, self.needed))
+            found.append((won, "loader = fl.offload(loader)", ""))
         # On a CPU, training takes cores from the loader.
         most = "at most " if not self.setup.has_device else ""
-        return [f"{line}  # {most}{won:.2f}x" for won, line in sorted(found, reverse=True)]
+        return [
+            f"{line}  # {most}{won:.2f}x{asked}" for won, line, asked in sorted(found, reverse=True) if won >= WORTH_IT
+        ]
 
     @property
     def is_measured(self) -> bool:

@@ -45,8 +45,8 @@ class CopyRates:
 
 
 def numbers_of_workers(now: int) -> list[int]:
-    """How many workers to try: one, half the cores, the cores, and what the loader has."""
-    return sorted({1, max(1, cores() // 2), cores(), max(1, now)})
+    """How many workers to try: none, one, half the cores, the cores, and what the loader has."""
+    return sorted({0, 1, max(1, cores() // 2), cores(), now})
 
 
 def with_workers(loader: DataLoader[Any], workers: int) -> DataLoader[Any]:

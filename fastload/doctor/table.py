@@ -64,7 +64,7 @@ def _sample(found: Examination) -> Table | None:
 
 
 def _rates(found: Examination) -> Table | None:
-    rates = {f"{workers} worker{'s' * (workers > 1)}": rate for workers, rate in found.rates.items()}
+    rates = {f"{workers or 'no'} worker{'s' * (workers != 1)}": rate for workers, rate in found.rates.items()}
     if found.moved is not None and found.moved.samples_per_second:
         rates["fl.offload"] = found.moved.samples_per_second
     if not rates:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from fastload.environment import MEASURES
 from fastload.report.case import Case
-from fastload.report.input_causes import COMPUTING, cause_of_waiting, ms, too_few_workers
+from fastload.report.input_causes import COMPUTING, cause_of_waiting, ms, small_batches, too_few_workers
 from fastload.report.setup import Setup
 from fastload.report.verdict import Bound, Cause, Verdict
 from fastload.stats.stats import Stats
@@ -91,7 +91,7 @@ def _of_shared_interpreter(case: Case) -> Verdict:
         f"training process, and the interpreter runs one thread at a time. The {case.consumer} waits for input "
         f"{window.stalled:.0%} of the time beside that."
     )
-    cause, changes = too_few_workers(case)
+    cause, changes = small_batches(case) or too_few_workers(case)
     return Verdict(Bound.INPUT, cause, why, "load", 1 / (1 - window.cpu["load"] / window.step.mean), changes)
 
 

@@ -25,6 +25,7 @@ class Cause(str, Enum):
     NONE = "nothing to change in the input"
     TOO_FEW_WORKERS = "too few workers"
     TOO_MANY_WORKERS = "too many workers"
+    SMALL_BATCHES = "batches too small for workers"
     SLOW_WORKER = "one slow worker"
     SLOW_READS = "slow reads"
     SLOW_DATASET = "slow data set"

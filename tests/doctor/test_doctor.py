@@ -10,7 +10,7 @@ import types
 import pytest
 import torch
 from rich.console import Console
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 from typer.testing import CliRunner
@@ -19,7 +19,10 @@ import fastload as fl
 from fastload import doctor
 from fastload.cli import app
 from fastload.doctor import rates, sample_times, target
+from fastload.report.report import Report
+from fastload.report.setup import Setup
 from fastload.report.verdict import Bound, Cause
+from fastload.stats.stats import Period, Stats, Timing
 from tests.files import jpeg
 
 pytestmark = pytest.mark.long
@@ -85,7 +88,16 @@ def test_a_script_that_loads_in_its_own_process_is_to_use_workers(script, photog
     assert result.exit_code == 1, result.output
     assert "Input-bound: the training thread waits for its input" in result.stdout
     assert "the script used 1 more" in result.stdout
-    for part in ("read", "decode", "transform", "collate", "samples/s on one core", "2 workers", "training takes"):
+    for part in (
+        "read",
+        "decode",
+        "transform",
+        "collate",
+        "samples/s on one core",
+        "no workers",
+        "2 workers",
+        "training takes",
+    ):
         assert part in result.stdout
     assert "fl.offload(loader) would move this" in result.stdout
     assert "finished" not in result.stdout
@@ -337,22 +349,76 @@ def test_what_offload_has_moved_is_not_to_be_moved_again(photographs):
     assert rates.offloaded(inner, measure=False).refused == "what can move has moved already"
 
 
-def test_the_change_that_wins_most_comes_first(script, photographs):
-    target = doctor.find(str(script(step=0.01)), [str(photographs), "100"], 20, 10)
-    found = doctor.examine(target)
-    fast = doctor.Examination(
-        found.name,
-        "cuda:0",
-        found.setup,
-        found.report,
-        rates={1: 10.0, 4: 30.0},
-        moved=rates.Offloaded("dataset.transform", samples_per_second=100.0),
-    )
-    assert [line.split("  # ")[0] for line in fast.changes] == [
-        "loader = fl.offload(loader)",
-        "DataLoader(..., num_workers=4)",
+def test_the_change_that_wins_most_comes_first():
+    moved = rates.Offloaded("dataset.transform", samples_per_second=100.0)
+    found = examined({1: 10.0, 4: 30.0}, trained=10, waits=0.95, workers=1, device="cuda", moved=moved)
+    assert found.changes == ["loader = fl.offload(loader)  # 10.00x", "DataLoader(..., num_workers=4)  # 3.00x"]
+    assert not found.is_healthy
+
+
+def examined(alone, trained=0.0, waits=0.0, workers=0, dataset=(), device="cpu", **measured):
+    """What the doctor finds of a loader that gives so many samples a second alone, by number of workers.
+
+    Training takes ``trained`` samples a second, and waits for its input for so much of the time; 0 if no loop ran.
+    """
+    setup = Setup.of(DataLoader(dataset, batch_size=8, num_workers=workers), device)
+    report = None
+    if trained:
+        step = 8 / trained
+        wait = Timing(step * waits)
+        window = Period(
+            100, 800, seconds=100 * step, step=Timing(step), stall=wait, host={"load": wait}, cpu={"load": wait.mean}
+        )
+        report = Report.of(Stats(recent=window, total=window), setup)
+    return doctor.Examination("train.py", device, setup, report, rates=alone, **measured)
+
+
+def test_a_loader_is_compared_with_what_it_gives_without_workers():
+    assert not examined({0: 100, 1: 50, 2: 103}).changes
+    assert not examined({0: 100, 1: 50, 2: 103}, trained=99, waits=0.9).changes
+
+
+def test_a_change_wins_no_more_than_not_to_wait():
+    found = examined({0: 200, 1: 190, 2: 390}, trained=300, waits=0.13)
+    assert found.report.verdict.most == pytest.approx(1.15, abs=0.01)
+    assert found.changes == ["DataLoader(..., num_workers=2)  # at most 1.15x"]
+    moved = rates.Offloaded("dataset.transform", samples_per_second=1000.0)
+    assert examined({1: 100, 2: 100}, 300, 0.13, 1, moved=moved).changes == [
+        "loader = fl.offload(loader)  # at most 1.15x"
     ]
-    assert not fast.is_healthy
+
+
+def test_no_more_workers_than_it_takes():
+    assert examined({0: 100, 1: 250, 2: 400, 4: 800}, trained=75, waits=0.75).changes == [
+        "DataLoader(..., num_workers=2)  # at most 4.00x"
+    ]
+
+
+def test_loading_by_turns_with_training_is_advised_only_where_training_was_measured():
+    alone = {0: 170_000, 1: 7_000, 2: 9_000}
+    assert examined(alone, trained=5_000, waits=0.78, workers=2).changes == [
+        "DataLoader(..., num_workers=0)  # at most 2.23x"
+    ]
+    assert not examined(alone, workers=2).changes
+
+
+@pytest.mark.parametrize(("workers", "advice"), [(0, []), (2, ["DataLoader(..., num_workers=0)"])])
+def test_batches_that_are_made_faster_than_handed_over_are_best_made_without_workers(workers, advice, monkeypatch):
+    made = types.ModuleType("tiny_batches")
+    made.factory = lambda: (DataLoader(TensorDataset(torch.zeros(4000, 64)), 8, num_workers=workers), lambda _: None)
+    monkeypatch.setitem(sys.modules, "tiny_batches", made)
+    found = doctor.examine(doctor.find("tiny_batches:factory", [], 200, 10))
+    assert found.rates[0] > 2 * found.rates[2]
+    assert [line.split("  # ")[0] for line in found.changes] == advice
+
+
+def test_several_workers_of_a_stream_are_advised_with_what_they_ask_of_it():
+    (advice,) = examined({0: 100, 1: 100, 2: 200}, dataset=Stream(64)).changes
+    assert advice.startswith(
+        "DataLoader(..., num_workers=2)  # at most 2.00x. The data set must give each worker a part"
+    )
+    assert "torch.utils.data.get_worker_info()" in advice
+    assert examined({0: 100, 1: 200}, dataset=Stream(64)).changes == ["DataLoader(..., num_workers=1)  # at most 2.00x"]
 
 
 def test_it_runs_as_a_program_with_workers(script, photographs):

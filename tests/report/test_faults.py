@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch._inductor import config as inductor
+from torch.utils.data import DataLoader, IterableDataset
 
 import fastload as fl
 from fastload.report.diagnosis import diagnose
@@ -38,6 +39,61 @@ def test_no_workers_are_too_few():
     verdict = verdict_on(loader_of(compute(0.002), samples=240), step=0.002)
     assert (verdict.bound, verdict.cause, verdict.stage) == (Bound.INPUT, Cause.TOO_FEW_WORKERS, "load")
     assert "num_workers=1 instead of 0" in verdict.changes[0]
+
+
+def without_workers(load, computes, waits, dataset=(), **setup):
+    """The verdict on a loader that loads a batch in so many seconds, in steps that take a quarter more."""
+    step = 1.25 * load
+    window = Period(
+        batches=100,
+        samples=800,
+        seconds=100 * step,
+        step=Timing(step),
+        stall=Timing(waits * step),
+        host={"load": Timing(load)},
+        cpu={"load": computes * load},
+    )
+    settings = replace(Setup.of(DataLoader(dataset, batch_size=8), "cpu"), cores=16, **setup)
+    return diagnose(Stats(recent=window, total=window), settings)
+
+
+@pytest.mark.parametrize(
+    ("computes", "waits", "of_large_batches"),
+    [(1.0, 0.8, Cause.TOO_FEW_WORKERS), (1.0, 0.0, Cause.TOO_FEW_WORKERS), (0.1, 0.8, Cause.SLOW_READS)],
+    ids=["waiting", "sharing the interpreter", "reading"],
+)
+def test_workers_are_for_batches_that_take_longer_than_to_hand_them_over(computes, waits, of_large_batches):
+    large, small = (without_workers(load, computes, waits) for load in (0.01, 0.0001))
+    assert (large.bound, large.cause) == (Bound.INPUT, of_large_batches)
+    assert large.changes[0].startswith("num_workers=")
+    assert (small.bound, small.cause) == (Bound.INPUT, Cause.SMALL_BATCHES)
+    assert small.changes[0].startswith("Larger batches")
+    assert "loaded in 0.1 ms, and a worker takes about 1 ms to hand one over" in small.changes[0]
+
+
+def test_tiny_batches_that_are_loaded_here_are_too_small_for_workers():
+    loader = fl.watch(loader_of(samples=100 * BATCH), device="cpu")
+    consume(loader)
+    assert loader.report(show=False).verdict.cause is Cause.SMALL_BATCHES
+
+
+class Numbers(IterableDataset):
+    """A stream that does not say how workers share it."""
+
+    def __iter__(self):
+        return iter(range(64))
+
+
+class Shared(type("WebDataset", (Numbers,), {"__module__": "webdataset.compat"})):
+    """A user's own, of a library's whose workers share it without more."""
+
+
+@pytest.mark.parametrize("computes", [1.0, 0.1])
+@pytest.mark.parametrize(("dataset", "is_asked"), [((), False), (Numbers(), True), (Shared(), False)])
+def test_several_workers_ask_a_stream_to_be_shared_out(computes, dataset, is_asked):
+    change = without_workers(0.01, computes, waits=0.75, dataset=dataset).changes[0]
+    assert change.startswith("num_workers=4 instead of 0")
+    assert ("torch.utils.data.get_worker_info(): else each worker yields all samples" in change) == is_asked
 
 
 def test_slow_reads_wait_and_do_not_compute():
