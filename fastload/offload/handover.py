@@ -14,6 +14,7 @@ from fastload.offload.bad_image import BadImage
 from fastload.offload.error import CannotOffloadError
 from fastload.offload.opaque import Opaque
 from fastload.offload.seed_watch import SeedWatch
+from fastload.offload.takes import MODES, WHATEVER, Takes
 from fastload.offload.undecoded import contents_of
 from fastload.structure.loaded_types import loaded_types
 
@@ -25,7 +26,6 @@ MASKS = (
     "A mask is no photograph: give it to a transform of torchvision's v2 in one call with its image, as a "
     "tv_tensors.Mask, or return both files and use fl.collate(masks=...)"
 )
-MODES = ("L", "RGB", "YCbCr", "HSV", "CMYK")  # those whose channels Pillow resizes each alone, as bytes
 
 
 class HandedImage(Opaque):
@@ -111,19 +111,24 @@ class Handover:
         worker: what stays in the worker; None if nothing does.
         arrays: the dtypes of NumPy arrays whose pixels mean the same to the device's part as to the original;
             None for all.
-
         watch: looks at random generators at each call.
+        takes: the images for which the device's part does the same.
 
     Attributes:
         was_given_targets: whether it was ever called with more than an image.
     """
 
     def __init__(
-        self, worker: Worker | None, arrays: Collection[str] | None = None, watch: SeedWatch | None = None
+        self,
+        worker: Worker | None,
+        arrays: Collection[str] | None = None,
+        watch: SeedWatch | None = None,
+        takes: Takes = WHATEVER,
     ) -> None:
         self.worker = worker
         self.arrays = arrays
         self.watch = watch
+        self.takes = takes
         self.was_given_targets = False
 
     def __repr__(self) -> str:
@@ -153,26 +158,46 @@ class Handover:
                 f"a step of the transform that is to move is given a NumPy array of {image.dtype}, and {taken}: make "
                 f"it {better} in the data set"
             )
-        return _handed(image)
+        return _handed(image, self.takes)
 
 
-def _handed(image: Any) -> HandedImage:
+def _handed(image: Any, takes: Takes) -> HandedImage:
     contents = contents_of(image)
     if contents is None:
-        return HandedImage(_pixels(image))
+        pixels = _pixels(image, takes.modes)
+        _refuse_dtype(pixels.dtype, takes)
+        return HandedImage(pixels)
     return HandedImage(contents, image.source, str(image.error) if isinstance(image, BadImage) else "")
 
 
-def _pixels(image: Any) -> torch.Tensor:
+def _refuse_dtype(dtype: torch.dtype, takes: Takes) -> None:
+    """Refuse images of a dtype for which the device's part would give other values, or values of another dtype."""
+    if takes.dtypes is not None and dtype not in takes.dtypes:
+        taken = " or ".join(map(str, takes.dtypes))
+        raise CannotOffloadError(
+            f"a step of the transform that is to move is given an image of {dtype}, and would change it in another way "
+            f"than the original does: make it {taken} in the data set"
+        )
+    if takes.keeps not in (None, dtype):
+        raise CannotOffloadError(
+            f"the transform normalises an image of {dtype} without a conversion before or after it, and what is to "
+            f"move makes it {takes.keeps}: make it {takes.keeps} in the data set, or say what the result is to be: "
+            "fl.offload(loader, dtype=...), one of torch.float32, torch.bfloat16 and torch.float16"
+        )
+
+
+def _pixels(image: Any, modes: Collection[str]) -> torch.Tensor:
     """An image as a tensor (C, H, W), with the values that it has."""
     if isinstance(image, torch.Tensor):
         return image.as_subclass(torch.Tensor)
     is_pillow = isinstance(image, loaded_types("PIL.Image", "Image"))
     if is_pillow:
-        if image.mode not in MODES:
+        if image.mode not in modes:
+            does, hint = ("recolours", "") if image.mode in MODES else ("resizes", f". {MASKS}")
             raise CannotOffloadError(
-                f"the transform is given a Pillow image of mode {image.mode!r}, which Pillow resizes in its own way: "
-                f"convert it to 'RGB' or 'L' in the data set. {MASKS}"
+                f"the transform is given a Pillow image of mode {image.mode!r}, which Pillow {does} in its own way; "
+                f"the modes that what is to move takes are {', '.join(map(repr, modes))}: convert it in the data set, "
+                f'such as by image.convert("RGB"){hint}'
             )
         image = np.array(image)
     if not isinstance(image, np.ndarray):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -89,7 +89,12 @@ def offload(
     theirs = loader if is_prefetcher(loader) else None
     try:
         with _same_random_numbers():
-            plan = _planned(loader if theirs is None else theirs.loader, on_error, of_timm=theirs is not None)
+            plan = _planned(
+                loader if theirs is None else theirs.loader,
+                on_error,
+                of_timm=theirs is not None,
+                is_typed=dtype is not None,
+            )
         after = [] if theirs is None else device_steps(theirs)
     except CannotOffloadError as error:
         raise CannotOffloadError(f"fl.offload does not know how to do this: {error}.\n{INSTEAD}") from error
@@ -163,7 +168,8 @@ class OffloadPlan:
         return f"{self.place.attribute}\n{self.split}\nimages: {decoding}"
 
 
-def _planned(loader: Any, on_error: str, *, of_timm: bool) -> OffloadPlan:
+def _planned(loader: Any, on_error: str, *, of_timm: bool, is_typed: bool) -> OffloadPlan:
+    """What is done with a loader; ``is_typed`` if the user names the dtype of what the transform normalises."""
     if isinstance(loader, PrefetchLoader):
         raise CannotOffloadError("the loader is a PrefetchLoader already; pass the DataLoader that it wraps")
     if not isinstance(loader, DataLoader):
@@ -178,7 +184,8 @@ def _planned(loader: Any, on_error: str, *, of_timm: bool) -> OffloadPlan:
         raise ValueError("the loader's data set must have a sample; it is empty")
     place = transform_of(loader.dataset)
     parts = _split(place)
-    dataset = place.with_other(Handover(parts.worker, _arrays(place.transform, parts)))
+    takes = replace(parts.takes, keeps=None) if is_typed else parts.takes
+    dataset = place.with_other(Handover(parts.worker, _arrays(place.transform, parts), takes=takes))
     before = opened_files()
     samples = _samples(dataset, PROBED)
     # Decoded images count as files only where something is to be done about bad ones.

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from fastload.offload.takes import WHATEVER, Takes
+
 __all__ = [
     "SEEDED",
     "Does",
@@ -77,12 +79,14 @@ class Does:
         makes_one_size: whether all images have one height and width after it.
         commutes: whether it leaves boxes as valid, large and inside as they are.
         has_units: whether an argument is in units of the values.
+        takes: the images for which it does the same, if none of what moves has converted them.
     """
 
     transform: Any
     makes_one_size: bool = False
     commutes: bool = False
     has_units: bool = False
+    takes: Takes = WHATEVER
     why: str = ""
 
 
@@ -117,11 +121,13 @@ class Nothing:
     Attributes:
         makes_tensors: whether it makes tensors of Pillow images.
         makes_plain: whether it makes plain tensors of boxes, masks and keypoints.
+        takes: the images that it leaves as they are.
     """
 
     why: str = "nothing is left to do"
     makes_tensors: bool = False
     makes_plain: bool = False
+    takes: Takes = WHATEVER
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from fastload.offload.outcome import (
     TargetRole,
     Values,
 )
+from fastload.offload.takes import WHATEVER, Takes
 from fastload.offload.unwrap import flattened, package_of
 from fastload.offload.worker_steps import WorkerSteps
 from fastload.transforms import CenterCrop, Compose, Normalize, Photometric, Resize
@@ -48,11 +50,13 @@ class Split:
         device: does the rest for batches of images, uint8 or what the worker's part made of them; None if nothing can
             move.
         steps: each step of the original, where it is done, and why.
+        takes: the images for which ``device`` does the same: modes of Pillow images, and dtypes of tensors.
     """
 
     worker: Callable[..., Any] | None
     device: Compose | None
     steps: tuple[Step, ...] = field(repr=False)
+    takes: Takes = field(default=WHATEVER, repr=False)
 
     def __str__(self) -> str:
         width = max((len(step.name) for step in self.steps), default=0)
@@ -102,12 +106,13 @@ def split(transform: Any, *, targets: str = "none", seeded: bool = False) -> Spl
     in_worker = [place <= last or isinstance(outcome, OnTargets) for place, outcome in enumerate(outcomes)]
     kept = [each for each, stays in zip(originals, in_worker, strict=True) if stays]
     moved = list(_device_steps(outcomes[last + 1 :]))
+    takes = _taken(outcomes[last + 1 :])
     is_idle = not moved and bool(kept)
     steps = tuple(
         Step(_name(each), "worker" if stays else "device", _why(outcome, stays=stays))
         for each, outcome, stays in zip(originals, outcomes, in_worker, strict=True)
     )
-    return Split(WorkerSteps(kept) if kept else None, None if is_idle else Compose(moved), steps)
+    return Split(WorkerSteps(kept) if kept else None, None if is_idle else Compose(moved), steps, takes)
 
 
 def _are_given_tensors(originals: Sequence[Any]) -> bool:
@@ -166,6 +171,16 @@ def _device_steps(outcomes: Sequence[Outcome]) -> Iterator[Any]:
             yield outcome.transform
     if scales is not None:
         yield Photometric(Scaled(scales))
+
+
+def _taken(outcomes: Sequence[Outcome]) -> Takes:
+    """The images for which the device does the same."""
+    as_handed = takewhile(lambda outcome: not isinstance(outcome, Scales), outcomes)
+    taken = Takes.all_of(outcome.takes for outcome in as_handed if isinstance(outcome, Does | Nothing))
+    normalizes = next((outcome for outcome in outcomes if isinstance(outcome, Normalizes)), None)
+    if normalizes is None or any(isinstance(outcome, Scales) for outcome in outcomes):
+        return taken
+    return taken & Takes(keeps=normalizes.dtype)
 
 
 class Scaled:

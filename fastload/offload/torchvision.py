@@ -20,6 +20,7 @@ from fastload.offload.outcome import (
     TargetRole,
     Values,
 )
+from fastload.offload.takes import COLOURS, Takes
 
 __all__ = ["PILLOWS", "TRANSLATIONS", "outcome", "preset_steps"]
 
@@ -27,6 +28,7 @@ __all__ = ["PILLOWS", "TRANSLATIONS", "outcome", "preset_steps"]
 PILLOWS = {"nearest": "nearest: Pillow takes other pixels"}
 BESIDE = "boxes or masks beside the image would follow"
 PLAIN = "boxes and masks are plain tensors by then"
+EQUALIZED = (torch.uint8, torch.float32)  # of 16 bits, torchvision's makes white black
 Translation = Callable[[Any, Values], Outcome]
 
 
@@ -91,12 +93,20 @@ def _flip(step: Any, values: Values) -> Outcome:
     return Does(getattr(transforms, type(step).__name__)(step.p), commutes=True)
 
 
-def _colour(transform: Any, values: Values, *, has_units: bool = False, takes_batch: bool = False) -> Outcome:
+def _colour(
+    transform: Any,
+    values: Values,
+    *,
+    has_units: bool = False,
+    takes_batch: bool = False,
+    dtypes: tuple[torch.dtype, ...] | None = None,
+) -> Outcome:
     if values.format is Format.NORMALIZED:
         return Stays("changes normalised values")
     if takes_batch and not values.have_one_size:
         return Stays("needs images of one size: crop before it")
-    return Does(transform, commutes=True, has_units=has_units)
+    takes = Takes(dtypes=dtypes) if values.are_tensors else Takes(COLOURS, dtypes)
+    return Does(transform, commutes=True, has_units=has_units, takes=takes)
 
 
 def _color_jitter(step: Any, values: Values) -> Outcome:
@@ -124,7 +134,9 @@ def _sharpness(step: Any, values: Values) -> Outcome:
 
 
 def _equalize(step: Any, values: Values) -> Outcome:
-    return _colour(transforms.RandomEqualize(step.p), values, takes_batch=True)
+    if values.format is Format.UNIT and values.dtype not in EQUALIZED:
+        return Stays(f"equalises {values.dtype}")
+    return _colour(transforms.RandomEqualize(step.p), values, takes_batch=True, dtypes=EQUALIZED)
 
 
 def _blur(step: Any, values: Values) -> Outcome:
@@ -149,7 +161,7 @@ def _augment(transform: Any, values: Values) -> Outcome:
         return Stays("torchvision's leaves targets where they were")
     if values.format is not Format.LOADED:
         return Stays("changes floating-point values")
-    return _colour(transform, values, takes_batch=True)
+    return _colour(transform, values, takes_batch=True, dtypes=EQUALIZED)
 
 
 def _erasing(step: Any, values: Values) -> Outcome:
@@ -170,7 +182,7 @@ def _to_dtype(step: Any, values: Values) -> Outcome:
     if not values.are_tensors:
         return Stays("leaves Pillow images as they are: put ToImage before it")
     if step.dtype is torch.uint8 and values.format is Format.LOADED and getattr(step, "scale", True):
-        return Nothing("are bytes already")
+        return Nothing("are bytes already", takes=Takes(dtypes=(torch.uint8,)))
     if not step.dtype.is_floating_point or step.dtype is torch.float64:
         makes = Format.DOUBLE if step.dtype.is_floating_point else Format.LOADED
         return Stays(f"converts to {step.dtype}", makes)
@@ -222,6 +234,7 @@ def _composed(step: Any, values: Values) -> Outcome:
         kind(members, **options),
         commutes=all(each.commutes for each in inner if isinstance(each, Does)),
         has_units=any(each.has_units for each in inner if isinstance(each, Does)),
+        takes=Takes.all_of(each.takes for each in inner if isinstance(each, Does)),
         makes_one_size=False,
     )
 
