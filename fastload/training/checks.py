@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fastload.arguments import not_a_class, quoted
 from fastload.training.cuda_graphs import Graphs
 from fastload.training.nonfinite import REACTIONS
 from fastload.training.ranks import Ranks
@@ -27,11 +28,29 @@ __all__ = [
     "check_items",
     "check_loss_fn",
     "check_losses",
+    "check_model",
+    "check_models",
     "check_on_nonfinite",
     "check_optimizers",
     "check_scaler",
     "check_schedulers",
 ]
+
+
+def check_models(models: Sequence[object]) -> None:
+    if not models:
+        raise ValueError("model must be a torch.nn.Module, or a list of at least one; got none")
+    for model in models:
+        check_model(model, "model must be a torch.nn.Module, or several in a list")
+
+
+def check_model(model: object, rule: str) -> None:
+    not_a_class(rule, model)
+    # A wrapper may hand on what it is asked for, and be no Module itself.
+    if not (hasattr(model, "parameters") and hasattr(model, "modules")):
+        raise TypeError(
+            f"{rule}; got {quoted(model)}. Pass the module itself; let a function be the forward() of a module"
+        )
 
 
 def check_optimizers(optimizers: Sequence[Optimizer], models: Sequence[nn.Module]) -> None:
@@ -77,8 +96,11 @@ def _check_optimizer(optimizer: Any) -> None:
 def check_loss_fn(loss_fn: object, models: Sequence[nn.Module]) -> None:
     if loss_fn is None and len(models) > 1:
         raise TypeError("several models need a loss_fn, called as loss_fn(*models, *batch); got None")
+    rule = "loss_fn must be callable, or None if the model returns its loss"
     if loss_fn is not None and not callable(loss_fn):
-        raise TypeError(f"loss_fn must be callable, or None if the model returns its loss; got {loss_fn!r}")
+        raise TypeError(f"{rule}; got {loss_fn!r}")
+    if not (isinstance(loss_fn, type) and issubclass(loss_fn, Mapping)):  # whose instance is a loss
+        not_a_class(rule, loss_fn)
 
 
 def check_losses(losses: object) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fastload.arguments import number
 from fastload.training.ranks import is_fsdp, local_part
-from fastload.training.tensors import described, real_view
+from fastload.training.tensors import Buffers, buffer_now, described, real_view
 
 __all__ = ["EMA"]
 
@@ -28,9 +28,12 @@ class EMA:
     Each update is ``average.lerp_(weight, 1 - decay)``, with many tensors a launch; complex tensors are averaged too.
     Integers and booleans, such as batch norm's count of batches, are copied. ``decay`` must be above 0 and below 1;
     else ValueError.
+
+    A module may write to a buffer, or assign another tensor to its name; one of another shape, dtype or device begins
+    a new average. With ``static``, as CUDA graphs need it, the buffers are those that the model has now, for good.
     """
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
+    def __init__(self, model: nn.Module, decay: float, *, static: bool = False) -> None:
         if not 0 < number("ema", decay) < 1:
             raise ValueError(f"ema must be a decay above 0 and below 1, such as 0.9999, or None; got {decay!r}")
         self.decay = decay
@@ -38,39 +41,47 @@ class EMA:
         named = {name: value for name, value in model.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
         averages = {value: value.detach().clone() for value in named.values()}  # tied weights come once
         self._named = {name: averages[value] for name, value in named.items()}
-        self._weights = sorted(averages, key=lambda weight: not _is_averaged(weight))
-        self._averages = [averages[weight] for weight in self._weights]
-        self._averaged = sum(map(_is_averaged, self._weights))
+        self._weights = list(averages)
+        self._averages = list(averages.values())
+        self._buffers = [place for place, each in enumerate(self._weights) if not isinstance(each, nn.Parameter)]
+        owners = {} if static else _owners(model)
+        self._owned = [(i, *owners[self._weights[i]]) for i in self._buffers if self._weights[i] in owners]
+        self._assigned: set[int] = set()
         self._sources = self._weights
-        self._held: dict[Tensor, Tensor] = {}  # copies of buffers, at addresses that last, as CUDA graphs need them
+        self._held: list[Tensor] = []  # copies of buffers, at addresses that last, as CUDA graphs need them
         self._is_applied = False
+        self._sort()
 
     @torch.no_grad()
     def hold_buffers(self) -> None:
         """Keep copies of the buffers for the next ``update``, since forward passes before it change them."""
-        buffers = [weight for weight in self._weights if not isinstance(weight, nn.Parameter)]
+        self._find_buffers()
+        buffers = [self._weights[place] for place in self._buffers]
         if not self._held:
-            self._held = {buffer: buffer.clone() for buffer in buffers}
+            self._held = [buffer.clone() for buffer in buffers]
         elif buffers:
-            torch._foreach_copy_(list(self._held.values()), buffers)
+            torch._foreach_copy_(self._held, buffers)
         self.use_held()
 
     def use_held(self) -> None:
         """Take the copies for the next ``update``, where ``hold_buffers`` is replayed as a CUDA graph."""
-        self._sources = [self._held.get(weight, weight) for weight in self._weights]
+        self._sources = list(self._weights)
+        for place, held in zip(self._buffers, self._held, strict=True):
+            self._sources[place] = held
 
     @torch.no_grad()
     def update(self) -> None:
         """Move the averages towards the weights, and towards the buffers kept by ``hold_buffers`` if it was called."""
         self.refuse_if_applied()
+        if self._sources is self._weights:
+            self._find_buffers()
         sources, self._sources = self._sources, self._weights
-        # foreach takes no mixture of sharded parameters and plain buffers.
-        averages, sources = [[real_view(local_part(each)) for each in part] for part in (self._averages, sources)]
-        averaged, copied = slice(None, self._averaged), slice(self._averaged, None)
-        if sources[averaged]:
-            torch._foreach_lerp_(averages[averaged], sources[averaged], 1 - self.decay)
-        if sources[copied]:
-            torch._foreach_copy_(averages[copied], sources[copied])
+        averages, weights = self._local_parts(self._averaged, sources)
+        if averages:
+            torch._foreach_lerp_(averages, weights, 1 - self.decay)
+        averages, weights = self._local_parts(self._copied, sources)
+        if averages:
+            torch._foreach_copy_(averages, weights)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -82,14 +93,21 @@ class EMA:
         Ellipsis
 
         Inside it, a second ``applied`` and a training step raise RuntimeError. Writes to the model's weights or buffers
-        go to the averages.
+        go to the averages; a buffer that is assigned there is dropped.
         """
         self.refuse_if_applied()
+        self._find_buffers()
+        own = [(i, buffers, name) for i, buffers, name in self._owned if buffer_now(buffers, name) is self._weights[i]]
         self._swap()
+        for place, buffers, name in own:
+            if place in self._assigned:
+                buffers[name] = self._averages[place]
         self._is_applied = True
         try:
             yield
         finally:
+            for place, buffers, name in own:
+                buffers[name] = self._weights[place]
             self._swap()
             self._is_applied = False
 
@@ -115,6 +133,8 @@ class EMA:
         """Raise TypeError or ValueError unless ``state`` has a tensor of the right shape for each name of the model."""
         if not isinstance(state, Mapping):
             raise TypeError(f"the averages must be what ema.state_dict() returned; got a {type(state).__name__}")
+        self.refuse_if_applied()
+        self._find_buffers()
         if state.keys() != self._named.keys():
             differing = sorted(map(str, state.keys() ^ self._named.keys()))
             raise ValueError(f"the averages are of another model: {', '.join(differing[:5])} in only one of the two")
@@ -130,10 +150,47 @@ class EMA:
         for module in self._model.modules():
             if is_fsdp(module):  # else its next forward pass may use weights gathered before
                 module.reshard()
-        for weight, average in zip(self._weights, self._averages, strict=True):
-            kept = weight.clone()
-            weight.copy_(average)
-            average.copy_(kept)
+        for place, (weight, average) in enumerate(zip(self._weights, self._averages, strict=True)):
+            if place not in self._assigned:  # nothing is written to what a module assigned: it may be part of a batch
+                kept = weight.clone()
+                weight.copy_(average)
+                average.copy_(kept)
+
+    @torch.no_grad()
+    def _find_buffers(self) -> None:
+        """Look up the buffers that the modules have now."""
+        for place, buffers, name in self._owned:
+            buffer, known = buffer_now(buffers, name), self._weights[place]
+            if buffer is None or buffer is known:
+                continue
+            self._weights[place] = buffer
+            self._assigned.add(place)
+            if _kind(buffer) != _kind(known):
+                self._begin_anew(place)
+
+    def _begin_anew(self, place: int) -> None:
+        self._averages[place].data = self._weights[place].detach().clone()  # state_dict() names this tensor
+        self._held, self._sources = [], self._weights
+        self._sort()
+
+    def _sort(self) -> None:
+        self._averaged = [place for place, average in enumerate(self._averages) if _is_averaged(average)]
+        self._copied = [place for place, average in enumerate(self._averages) if not _is_averaged(average)]
+
+    def _local_parts(self, places: list[int], sources: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        # foreach takes no mixture of sharded parameters and plain buffers.
+        averages, weights = ([real_view(local_part(of[place])) for place in places] for of in (self._averages, sources))
+        return averages, weights
+
+
+def _owners(model: nn.Module) -> dict[Tensor, tuple[Buffers, str]]:
+    """Where a model has its buffers: by each, the buffers of its module, and its name there."""
+    modules = [module._buffers for module in model.modules()]  # noqa: SLF001  (named_buffers() gives no module)
+    return {each: (buffers, name) for buffers in modules for name, each in buffers.items() if each is not None}
+
+
+def _kind(tensor: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
+    return tensor.shape, tensor.dtype, tensor.device
 
 
 def _is_averaged(tensor: Tensor) -> bool:

@@ -10,7 +10,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from fastload.arguments import not_a_class
 from fastload.structure.tree import Path, is_movable, map_movable
+from fastload.training.checks import check_model
 from fastload.training.precision import autocast, resolve_precision
 
 __all__ = ["Metric", "evaluate"]
@@ -60,13 +62,14 @@ def evaluate(
         What the metric's ``compute`` returns; for a mapping, a dict of these by name; without metrics, an empty dict.
 
     Raises:
-        TypeError: a metric lacks a method, or a batch is not a pair.
+        TypeError: the model is no module, a metric is a class or lacks a method, or a batch is not a pair.
         ValueError: ``precision`` is none of those above.
 
     With several ranks, each evaluates its own batches; torchmetrics combines the ranks in ``compute``.
     """
     is_one = metrics is not None and not isinstance(metrics, Mapping)
     named: Mapping[str, Any] = {"metric": metrics} if is_one else metrics or {}  # type: ignore[assignment]
+    check_model(model, "model must be a torch.nn.Module")
     _check(named)
     device = next((tensor.device for tensor in chain(model.parameters(), model.buffers())), torch.device("cpu"))
     autocast_region = autocast(resolve_precision(precision, device), device)
@@ -117,10 +120,9 @@ def _pair(batch: Any) -> tuple[Any, Any]:
 
 
 def _check(metrics: Mapping[str, Any]) -> None:
+    rule = "metrics must have update, compute and reset, or map names to objects that have them"
     for name, metric in metrics.items():
+        not_a_class(rule, metric)
         missing = [method for method in METHODS if not callable(getattr(metric, method, None))]
         if missing:
-            raise TypeError(
-                f"metrics must have update, compute and reset, or map names to objects that have them; got "
-                f"{name}: a {type(metric).__name__} without {', '.join(missing)}"
-            )
+            raise TypeError(f"{rule}; got {name}: a {type(metric).__name__} without {', '.join(missing)}")

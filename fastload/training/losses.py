@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ NAME_THEM = "Name the terms to be summed, such as TrainStep(..., losses={names!r
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Losses:
-    """A scalar loss; its ``terms``, if it came as a dict; and ``metrics``, the scalars of the dict that are no term."""
+    """A scalar loss; its ``terms``, if it came as a dict; and ``metrics``, the dict's other scalars and numbers."""
 
     total: Tensor
     terms: dict[str, Tensor] = field(default_factory=dict)
@@ -30,10 +31,10 @@ class LossTerms:
     """Sums the loss terms of a dict, and leaves its other entries out.
 
     >>> weight = torch.ones(2, requires_grad=True)
-    >>> returned = {"loss": weight.sum(), "accuracy": torch.tensor(0.25), "logits": weight * 2}
+    >>> returned = {"loss": weight.sum(), "accuracy": torch.tensor(0.25), "right": 2, "logits": weight * 2}
     >>> losses = LossTerms()(returned)
-    >>> losses.total.item(), list(losses.terms), list(losses.metrics)
-    (2.0, ['loss'], ['accuracy'])
+    >>> losses.total.item(), list(losses.terms), losses.metrics
+    (2.0, ['loss'], {'accuracy': tensor(0.2500), 'right': tensor(2)})
 
     1. ``names``, a name or several, are the terms to be summed.
     2. Without them an entry named ``"loss"`` is the loss, as in Hugging Face's outputs. Other scalars that carry a
@@ -59,8 +60,9 @@ class LossTerms:
         if missing := [name for name in names if name not in returned]:
             raise ValueError(f"losses= names {missing[0]!r}, but the dict has {', '.join(map(repr, returned))}")
         terms = {name: _scalar(returned[name], f"a dict whose {name!r} is ") for name in names}
-        metrics = {name: entry for name, entry in _scalars(returned).items() if name not in terms}
-        return Losses(reduce(torch.add, terms.values()), terms, metrics)
+        total = reduce(torch.add, terms.values())
+        others = {name: _as_tensor(entry, total.device) for name, entry in returned.items() if name not in terms}
+        return Losses(total, terms, _scalars(others))
 
     def _default_names(self, returned: Mapping[str, object]) -> list[str]:
         with_gradient = [name for name, scalar in _scalars(returned).items() if scalar.requires_grad]
@@ -110,6 +112,15 @@ def _why_without_gradient() -> str:
 
 def _scalars(returned: Mapping[str, object]) -> dict[str, Tensor]:
     return {name: entry for name, entry in returned.items() if isinstance(entry, Tensor) and entry.ndim == 0}
+
+
+def _as_tensor(entry: object, device: torch.device) -> object:
+    """Return a number as a tensor on the device, as other metrics are; what is no number as it is."""
+    if not isinstance(entry, Real) or isinstance(entry, bool):
+        return entry
+    # Only torch.tensor() takes floats beyond float32, such as a perplexity, and only torch.full() waits for no GPU.
+    value = int(entry) if isinstance(entry, Integral) else torch.tensor(float(entry), device="cpu").item()
+    return torch.full((), value, device=device)
 
 
 def _scalar(value: object, where: str = "") -> Tensor:

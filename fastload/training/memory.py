@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from fastload.streams import STREAMLESS
 from fastload.structure.tree import Path, map_movable, tensors
+from fastload.training.tensors import buffer_now
 
 __all__ = ["STAGES", "Reading", "StageCallback", "StageMemory", "on_host", "profile_memory", "restored"]
 
@@ -147,6 +148,8 @@ def restored(models: Sequence[nn.Module], optimizers: Sequence[Optimizer], devic
     """Restore weights, buffers, optimizers and random numbers after the block, from copies on the host."""
     weights = [weight for model in models for weight in chain(model.parameters(), model.buffers())]
     weights_before = on_host(weights)
+    modules = [module for model in models for module in model.modules()]
+    buffers_before = [(module, name, buffer) for module in modules for name, buffer in module._buffers.items()]  # noqa: SLF001
     states_before = []
     for optimizer in optimizers:
         state = optimizer.state_dict()
@@ -156,11 +159,21 @@ def restored(models: Sequence[nn.Module], optimizers: Sequence[Optimizer], devic
         with torch.random.fork_rng(devices, device_type=device.type):
             yield
     finally:
+        for module, name, buffer in buffers_before:
+            _put_back(module, name, buffer)
         with torch.no_grad():
             for weight, before in zip(weights, weights_before, strict=True):
                 weight.copy_(before)
         for optimizer, state in zip(optimizers, states_before, strict=True):
             optimizer.load_state_dict(state)
+
+
+def _put_back(module: nn.Module, name: str, buffer: Tensor | None) -> None:
+    """Give a module the buffer that it had, unless it has made itself a larger table, and may count on having it."""
+    now = buffer_now(module._buffers, name)  # noqa: SLF001
+    is_new_table = now is not None and (buffer is None or now.shape != buffer.shape)
+    if not (is_new_table and name in module._non_persistent_buffers_set):  # noqa: SLF001
+        module._buffers[name] = buffer  # noqa: SLF001
 
 
 def on_host(state: Any) -> Any:

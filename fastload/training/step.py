@@ -66,8 +66,9 @@ class StepOutput:
     0.5
 
     ``loss`` is a scalar, not divided by ``accumulate``. If it came as a dict, ``losses`` holds the terms that were
-    summed, and ``metrics`` the other scalars. ``stepped`` says whether this batch ended an accumulation window.
-    ``grad_norm`` is the scalar norm of the gradients before clipping, None inside a window and without ``max_norm``.
+    summed, and ``metrics`` the other scalars, numbers included. ``stepped`` says whether this batch ended an
+    accumulation window. ``grad_norm`` is the scalar norm of the gradients before clipping, None inside a window and
+    without ``max_norm``.
     ``skipped`` is a scalar, 1 if the window's update does not count for any optimizer, else 0; None inside a window,
     and if all updates count. Such an update is kept from the weights, except with ``on_nonfinite="raise"`` in bf16 or
     fp32 and an optimizer that is not fused. ``output`` is what the model returned, with ``keep_output=True``; else
@@ -147,7 +148,7 @@ class TrainStep:
         self,
         model: nn.Module | Sequence[nn.Module],
         optimizer: Optimizer | Sequence[Optimizer],
-        loss_fn: Callable[..., Tensor | Mapping[str, Tensor]] | None = None,
+        loss_fn: Callable[..., Tensor | Mapping[str, Any]] | None = None,
         *,
         precision: str = "auto",
         accumulate: int = 1,
@@ -165,6 +166,7 @@ class TrainStep:
         self._given_optimizers = _listed(optimizer)
         self._optimizers = [plain_optimizer(each) for each in self._given_optimizers]
         self._schedulers: list[Any] = _listed(scheduler)
+        checks.check_models(self._models)
         checks.check_optimizers(self._optimizers, self._models)
         checks.check_loss_fn(loss_fn, self._models)
         checks.check_accumulate(accumulate)
@@ -203,7 +205,7 @@ class TrainStep:
             GatedOptimizer(each, undo=undo, through=stepped_through(given))
             for each, given in zip(self._optimizers, self._given_optimizers, strict=True)
         ]
-        self._ema = None if ema is None else EMA(model if isinstance(model, nn.Module) else nn.ModuleList(model), ema)
+        self._ema = None if ema is None else EMA(_as_one(model), ema, static=graph)
         self._result: UpdateResult | None = None  # of the last update, until the host has read it
         self._nonfinite_error: str | None = None  # the text, until it is raised
         self._batches = self._windows = self._updates = 0
@@ -656,6 +658,10 @@ def _listed(given: Any) -> list[Any]:
     if given is None:
         return []
     return list(given) if isinstance(given, (list, tuple, nn.ModuleList)) else [given]
+
+
+def _as_one(model: nn.Module | Sequence[nn.Module]) -> nn.Module:
+    return model if isinstance(model, nn.Module) else nn.ModuleList(model)
 
 
 def _parameters(optimizer: Optimizer) -> list[Tensor]:

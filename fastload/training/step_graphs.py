@@ -14,7 +14,7 @@ A piece runs without a graph some times first: cuDNN searches, optimizers make t
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -26,8 +26,9 @@ from torch.optim import Optimizer
 
 from fastload.streams import SideStream
 from fastload.structure.tree import is_movable, tree_flatten
+from fastload.training.tensors import buffer_now
 
-__all__ = ["StepGraphs", "capturable"]
+__all__ = ["StepGraphs", "buffers_of", "capturable", "refuse_assigned"]
 
 Result = TypeVar("Result")
 
@@ -137,9 +138,11 @@ class StepGraphs:
         graph = torch.cuda.CUDAGraph()
         generator = torch.cuda.default_generators[self._device.index]
         random = generator.clone_state()
+        before = buffers_of(self._modules)
         try:
             with self._side.capture(graph, self._pool):
                 result = work()
+            refuse_assigned(before)
             # A capture sets the random numbers' place to 0 on its own stream, and a replay to what it is on this one.
             torch.cuda.synchronize(self._device)
             return _Captured(graph, result)
@@ -177,6 +180,30 @@ class StepGraphs:
             torch._foreach_copy_([self._gradients[each] for each in moved], [each.grad for each in moved])
         for each in moved:
             each.grad = self._gradients[each]
+
+
+def buffers_of(modules: Iterable[nn.Module]) -> list[tuple[nn.Module, str, Tensor | None]]:
+    """The buffers that modules have now, each with its module and its name there."""
+    return [(module, name, buffer) for module in modules for name, buffer in module._buffers.items()]  # noqa: SLF001
+
+
+def refuse_assigned(before: Iterable[tuple[nn.Module, str, Tensor | None]]) -> None:
+    """Put back buffers in whose place modules have put others meanwhile: a replay would read the old ones for ever.
+
+    >>> norm = nn.BatchNorm1d(2)
+    >>> before = buffers_of([norm])
+    >>> norm.running_var = norm.running_var + 1
+    >>> refuse_assigned(before)
+    Traceback (most recent call last):
+    RuntimeError: BatchNorm1d assigns its buffer 'running_var'; in a graph it has to write to it: running_var.copy_(...)
+    """
+    assigned = [each for each in before if buffer_now(each[0]._buffers, each[1]) is not each[2]]  # noqa: SLF001
+    for module, name, buffer in assigned:
+        module._buffers[name] = buffer  # noqa: SLF001
+    for module, name, _ in assigned:
+        raise RuntimeError(
+            f"{type(module).__name__} assigns its buffer {name!r}; in a graph it has to write to it: {name}.copy_(...)"
+        )
 
 
 class _FixedRate:

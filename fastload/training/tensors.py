@@ -1,11 +1,24 @@
-"""Single tensors: complex ones as real ones, and how an error names what it got instead of one."""
+"""Single tensors: a module's buffer, complex ones as real ones, and how an error names what it got instead of one."""
 
 from __future__ import annotations
+
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-__all__ = ["described", "real_view"]
+__all__ = ["Buffers", "buffer_now", "described", "real_view"]
+
+Buffers: TypeAlias = dict[str, Tensor | None]  # a module's own, by name
+
+
+def buffer_now(buffers: Buffers, name: str) -> Tensor | None:
+    """Return the buffer that a module has at the moment, or None.
+
+    >>> buffer_now(torch.nn.BatchNorm1d(1)._buffers, "running_mean"), buffer_now({}, "centre")
+    (tensor([0.]), None)
+    """
+    return buffers[name] if name in buffers else None  # noqa: SIM401  (those of a ScriptModule have no get)
 
 
 def real_view(tensor: Tensor) -> Tensor:

@@ -433,7 +433,12 @@ MIX = Mix(torch.zeros(1, dtype=torch.int32), NO_BOX, torch.ones(1), torch.ones(1
     ("images", "epilogue", "error", "message"),
     [
         (IMAGES.double(), Epilogue(), TypeError, r"the images' dtype must be one of .*; got torch.float64"),
-        (IMAGES, Epilogue(dtype=torch.int32), TypeError, r"the result's dtype, epilogue.dtype, must be one of .*; got torch.int32"),
+        (
+            IMAGES,
+            Epilogue(dtype=torch.int32),
+            TypeError,
+            r"epilogue.dtype, must be .*; got torch.int32",
+        ),
         (IMAGES, Epilogue(memory_format=torch.channels_last_3d), ValueError, "memory_format must be one of"),
         (IMAGES[:, :2], Epilogue(program=CONTRAST_LAST), ValueError, "need 1 or 3 channels; got 2"),
         (

@@ -42,6 +42,127 @@ def test_buffers_held_are_averaged_as_they_were():
     torch.testing.assert_close(ema.state_dict()["2.running_mean"], expected)
 
 
+class Centred(nn.Module):
+    """Assigns its buffer, as DINO's loss does, instead of writing to it."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = TinyNet()
+        self.register_buffer("centre", torch.zeros(5))
+
+    def forward(self, images):
+        output = self.net(images)
+        self.centre = self.centre * 0.9 + output.detach().mean(0) * 0.1
+        return output - self.centre
+
+
+def trained_centred():
+    """A step after four updates, and the average of its model's centre by hand."""
+    model = Centred()
+    step = TrainStep(model, sgd(model), nn.CrossEntropyLoss(), precision="fp32", ema=0.75)
+    average = model.centre.clone()
+    for batch in make_batches(4):
+        step(*batch)
+        average.lerp_(model.centre, 0.25)
+    return step, average
+
+
+def test_a_buffer_that_the_model_assigns_is_averaged():
+    step, average = trained_centred()
+    assert torch.equal(step.ema.state_dict()["centre"], average)
+
+
+@pytest.mark.usefixtures("late")
+def test_a_buffer_that_the_model_assigns_is_averaged_where_the_host_learns_of_updates_late():
+    step, average = trained_centred()
+    assert torch.equal(step.ema.state_dict()["centre"], average)
+
+
+def test_the_model_has_the_average_of_what_it_assigned_inside_the_block_and_its_own_after():
+    step, average = trained_centred()
+    own = step.model.centre.clone()
+    (images, _), *_ = make_batches(1)
+    for _ in range(2):
+        with step.ema.applied():
+            assert torch.equal(step.model.centre, average)
+            step.model(images)  # assigns it there, too
+        assert torch.equal(step.model.centre, own)
+    assert torch.equal(step.ema.state_dict()["centre"], average)
+
+
+def test_a_buffer_assigned_inside_the_block_alone_is_the_models_own_after_it():
+    ema = EMA(model := Centred(), 0.5)
+    (images, _), *_ = make_batches(1)
+    with ema.applied():
+        model(images)
+    assert torch.equal(model.centre, torch.zeros(5))
+    assert torch.equal(ema.state_dict()["centre"], torch.zeros(5))
+
+
+def test_a_buffer_that_was_assigned_is_not_written_to_since_it_may_be_another_tensor():
+    class Keeping(Centred):
+        def forward(self, images):
+            self.centre = images
+            return self.net(images)
+
+    model = Keeping()
+    ema = EMA(model, 0.5)
+    (images, _), (others, _) = make_batches(2)
+    batches = images.clone(), others.clone()
+    model(images)
+    ema.update()
+    model(others)
+    ema.update()
+    with ema.applied():
+        torch.testing.assert_close(model.centre, images / 2 + others / 2)
+    assert torch.equal(images, batches[0])
+    assert torch.equal(others, batches[1])
+    assert model.centre is others
+
+
+def test_averages_of_assigned_buffers_are_loaded_and_go_on():
+    step, average = trained_centred()
+    model = Centred()
+    resumed = TrainStep(model, sgd(model), nn.CrossEntropyLoss(), precision="fp32", ema=0.75)
+    model.load_state_dict(step.model.state_dict())
+    resumed.load_state_dict(copy.deepcopy(step.state_dict()))
+    assert torch.equal(resumed.ema.state_dict()["centre"], average)
+    resumed(*make_batches(1)[0])
+    assert torch.equal(resumed.ema.state_dict()["centre"], average.lerp(model.centre, 0.25))
+
+
+@pytest.mark.parametrize(
+    "assigned",
+    [torch.full((7,), 2.0), torch.full((5,), 2.0).half(), torch.full((5,), 2)],
+    ids=["shape", "half", "integers"],
+)
+def test_a_buffer_of_another_kind_begins_a_new_average(assigned):
+    ema = EMA(model := Centred(), 0.5)
+    saved = ema.state_dict()
+    model.centre = assigned
+    ema.hold_buffers()
+    ema.update()
+    torch.testing.assert_close(saved["centre"], assigned)
+    model.centre = assigned * 2
+    ema.update()
+    torch.testing.assert_close(saved["centre"], assigned * 3 // 2 if assigned.is_floating_point() else assigned * 2)
+    ema.load_state_dict(copy.deepcopy(saved))
+
+
+def test_with_static_buffers_what_is_assigned_is_not_looked_up():
+    ema = EMA(model := Centred(), 0.5, static=True)
+    model.centre = torch.ones(5)
+    ema.update()
+    assert torch.equal(ema.state_dict()["centre"], torch.zeros(5))
+
+
+def test_averages_are_not_loaded_where_the_model_has_them():
+    ema = EMA(nn.Linear(2, 1), 0.5)
+    saved = copy.deepcopy(ema.state_dict())
+    with ema.applied(), pytest.raises(RuntimeError, match="leave the block"):
+        ema.load_state_dict(saved)
+
+
 def test_the_model_computes_with_the_averages_inside_the_block_alone():
     model = TinyNet()
     step = TrainStep(model, sgd(model), nn.CrossEntropyLoss(), precision="fp32", ema=0.9)

@@ -250,6 +250,21 @@ def test_batches_that_are_no_pairs_are_refused(batch, got):
 
 
 @pytest.mark.parametrize(
+    ("model", "got"),
+    [
+        (nn.Linear, r"the class Linear: write Linear\(\)"),
+        (torch.relu, "<built-in method relu.*Pass the module itself"),
+        ([nn.Linear(4, 2)], r"\[Linear\(in_features=4"),
+        (None, "None"),
+    ],
+    ids=["class", "function", "list", "none"],
+)
+def test_what_is_no_model_is_refused(model, got):
+    with pytest.raises(TypeError, match=f"model must be a torch.nn.Module; got {got}"):
+        fl.evaluate(model, [])
+
+
+@pytest.mark.parametrize(
     ("metrics", "got"),
     [
         ([accuracy()], "metric: a list without update, compute, reset"),
@@ -257,8 +272,10 @@ def test_batches_that_are_no_pairs_are_refused(batch, got):
             {"top1": accuracy(), "loss": nn.CrossEntropyLoss()},
             "loss: a CrossEntropyLoss without update, compute, reset",
         ),
+        (Kept, r"the class Kept: write Kept\(\)"),
+        ({"top1": accuracy(), "kept": Kept}, r"the class Kept: write Kept\(\)"),
     ],
-    ids=["list", "function"],
+    ids=["list", "function", "class", "class in a mapping"],
 )
 def test_what_is_no_metric_is_refused(metrics, got):
     with pytest.raises(TypeError, match=f"metrics must have update, compute and reset.*; got {got}"):

@@ -5,6 +5,7 @@ import warnings
 from collections import OrderedDict
 from dataclasses import dataclass, fields
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -80,6 +81,18 @@ def test_an_accuracy_is_not_added_to_the_loss_and_is_handed_back(name):
         assert warning.filename == __file__
 
 
+def test_numbers_beside_the_loss_are_handed_back_as_the_metrics_that_are_tensors():
+    def loss_fn(output, target):
+        numbers = {"accuracy": 0.25, "right": 2, "error": np.float32(0.75), "perplexity": 1e300}
+        others = {"exact": True, "name": "a", "logits": output, "none": None}
+        return {"loss": nn.functional.cross_entropy(output, target), **numbers, **others}
+
+    model = nn.Linear(4, 2)
+    out = TrainStep(model, sgd(model), loss_fn)(*images_and_labels())
+    expected = {"accuracy": 0.25, "right": 2, "error": 0.75, "perplexity": torch.inf}
+    torch.testing.assert_close(out.metrics, {name: torch.tensor(value) for name, value in expected.items()})
+
+
 def test_a_batch_that_is_a_dict_goes_to_the_model_by_name():
     model = Classifier()
     reference = copy.deepcopy(model)
@@ -120,6 +133,7 @@ def test_a_hugging_face_output_trains_on_its_loss_and_is_handed_back_without_its
         (None, {"class": weight * 2, "box": weight * 3}, 5, []),  # torchvision's detection models
         ("loss", {"loss": weight * 2, "class": weight, "box": weight}, 2, ["class", "box"]),
         (("class", "box"), {"loss": weight * 2, "class": weight, "box": weight}, 2, ["loss"]),
+        ("class", {"class": weight * 2, "accuracy": 0.25}, 2, ["accuracy"]),
         (["class", "frozen"], {"class": weight * 2, "frozen": torch.tensor(3.0), "logits": torch.ones(4)}, 5, []),
     ],
 )

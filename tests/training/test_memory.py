@@ -188,6 +188,59 @@ def test_a_batch_that_fails_leaves_all_as_it_was():
     assert step(images, labels).loss.isfinite()
 
 
+class Assigning(SmallNet):
+    """Assigns its buffers instead of writing to them."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(5))
+        self.register_buffer("seen", torch.zeros(0))
+        self.register_buffer("last", None)
+        self.register_buffer("forwards", torch.zeros(()), persistent=False)
+        self.register_buffer("table", torch.ones(2), persistent=False)
+
+    def forward(self, images):
+        output = super().forward(images)
+        self.centre = self.centre * 0.9 + output.detach().mean(0) * 0.1
+        self.seen = torch.cat([self.seen, output.detach().mean(1)])
+        self.last = output.detach()
+        self.forwards = self.forwards + 1
+        return output
+
+
+def test_buffers_that_the_model_assigns_are_restored():
+    model = Assigning()
+    step = fl.TrainStep(model, sgd(model), nn.CrossEntropyLoss(), ema=0.9)
+    first, second = make_batches(2)
+    step(*first)
+    before, averages = copy.deepcopy(model.state_dict()), copy.deepcopy(step.ema.state_dict())
+    step.profile_memory(second)
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    torch.testing.assert_close(step.ema.state_dict(), averages, rtol=0, atol=0)
+    assert model.forwards == 1
+
+
+def test_a_buffer_that_was_none_is_none_again():
+    step = fl.TrainStep(model := Assigning(), sgd(model), nn.CrossEntropyLoss())
+    step.profile_memory(make_batches(1)[0])
+    assert model.last is None
+
+
+def test_a_table_that_has_grown_is_left_to_the_model_which_may_count_on_its_length():
+    class Remembering(Assigning):
+        length = 2
+
+        def forward(self, images):
+            if self.length < len(images):
+                self.length, self.table = len(images), torch.ones(len(images))
+            return super().forward(images) * self.table[: len(images), None]
+
+    step = fl.TrainStep(model := Remembering(), sgd(model), nn.CrossEntropyLoss())
+    batch, *_ = make_batches(1)
+    step.profile_memory(batch)
+    assert step(*batch).loss.isfinite()
+
+
 def test_a_window_that_has_begun_is_refused():
     step = fl.TrainStep(model := SmallNet(), sgd(model), nn.CrossEntropyLoss(), accumulate=2)
     batch, *_ = make_batches(1)

@@ -304,6 +304,11 @@ def build(**changes):
         ({"on_nonfinite": "stop"}, ValueError, "'raise', 'skip', 'ignore'; got 'stop'"),
         ({"optimizer": []}, ValueError, "at least one; got none"),
         ({"loss_fn": 0.5}, TypeError, "callable, or None.*got 0.5"),
+        (
+            {"loss_fn": nn.CrossEntropyLoss},
+            TypeError,
+            r"callable, or None.*got the class CrossEntropyLoss: write CrossEntropyLoss\(\)",
+        ),
         ({"scaler": torch.amp.GradScaler("cpu")}, ValueError, "precision='fp16'; got precision='auto'"),
         ({"scaler": 2.0**16, "precision": "fp16"}, TypeError, "torch.amp.GradScaler, or None; got a float"),
         ({"scheduler": "cosine"}, TypeError, "torch.optim.lr_scheduler or timm.scheduler.*got a str"),
@@ -325,6 +330,54 @@ def build(**changes):
 def test_bad_arguments_are_refused_with_the_value_and_those_allowed(changes, error, message):
     with pytest.raises(error, match=message):
         build(**changes)
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "message"),
+    [
+        (nn.Linear, TypeError, r"several in a list; got the class Linear: write Linear\(\)"),
+        ([SmallNet(), SmallNet], TypeError, r"several in a list; got the class SmallNet: write SmallNet\(\)"),
+        ("model", TypeError, "several in a list; got 'model'. Pass the module itself"),
+        ({"net": nn.Linear(1, 1)}, TypeError, r"several in a list; got {'net': Linear\("),
+        (
+            torch.relu,
+            TypeError,
+            r"several in a list; got <built-in method relu.*let a function be the forward\(\) of a module",
+        ),
+        ([], ValueError, "a list of at least one; got none"),
+    ],
+    ids=["class", "class in a list", "text", "dict", "function", "none"],
+)
+def test_what_is_no_model_is_refused(model, error, message):
+    with pytest.raises(error, match=f"model must be a torch.nn.Module, or {message}"):
+        TrainStep(model, sgd(SmallNet()), nn.CrossEntropyLoss())
+
+
+class Delegating:
+    """Hands on to a model what it is asked for, and is no module."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+    def __call__(self, images):
+        return self.model(images)
+
+
+def test_what_hands_on_to_a_model_trains():
+    model = SmallNet()
+    assert TrainStep(Delegating(model), sgd(model), nn.CrossEntropyLoss())(*make_batches(1)[0]).stepped
+
+
+def test_a_class_of_dicts_is_a_loss_fn():
+    class Loss(dict):
+        def __init__(self, output, target):
+            super().__init__(loss=nn.functional.cross_entropy(output, target))
+
+    model = SmallNet()
+    assert list(TrainStep(model, sgd(model), Loss)(*make_batches(1)[0]).losses) == ["loss"]
 
 
 def test_an_optimizer_or_a_scheduler_that_is_given_twice_is_refused():

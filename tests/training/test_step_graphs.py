@@ -323,6 +323,34 @@ class Reading(nn.Module):
         return output * 2 if output.sum().item() > 0 else output
 
 
+class Centred(nn.Module):
+    """Keeps a moving mean of its outputs, in a new tensor each time."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = SmallNet()
+        self.register_buffer("centre", torch.zeros(10))
+
+    def forward(self, images):
+        output = self.net(images)
+        self.centre = self.centre * 0.9 + output.detach().float().mean(0) * 0.1
+        return output - self.centre
+
+
+@pytest.mark.gpu
+def test_a_buffer_that_the_model_assigns_is_refused_and_stays():
+    batch = tuple(each.cuda() for each in make_batches(1)[0])
+    model = Centred().cuda()
+    step = fl.TrainStep(model, optimizer_of(model), cross_entropy, precision="fp32", graph=True)
+    for _ in range(3):
+        step(*batch)
+    before = model.centre
+    with pytest.raises(RuntimeError, match=r"cannot be captured .*: Centred assigns its buffer 'centre'.*centre.copy_"):
+        step(*batch)
+    assert model.centre is before
+    assert before.isfinite().all()
+
+
 @pytest.mark.gpu
 def test_a_step_that_cannot_be_captured_says_why_and_training_can_go_on():
     batch = tuple(each.cuda() for each in make_batches(1)[0])
