@@ -329,7 +329,7 @@ class Centred(nn.Module):
     def __init__(self):
         super().__init__()
         self.net = SmallNet()
-        self.register_buffer("centre", torch.zeros(10))
+        self.register_buffer("centre", torch.zeros(5))
 
     def forward(self, images):
         output = self.net(images)
