@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain, islice
 from typing import Any
 
@@ -93,7 +94,15 @@ def _begin_order(batches: _SingleProcessDataLoaderIter) -> None:
     a background thread, it would depend on time which of them draws first.
     """
     indices = batches._sampler_iter  # noqa: SLF001
-    batches._sampler_iter = chain(list(islice(indices, 1)), indices)  # noqa: SLF001
+    with suppress(StopIteration):
+        batches._sampler_iter = chain([next(indices)], _rest(indices))  # noqa: SLF001
+
+
+def _rest(indices: Iterator[Any]) -> Iterator[Any]:
+    """What is left; not by `iter`, which begins some samplers anew."""
+    with suppress(StopIteration):
+        while True:
+            yield next(indices)
 
 
 def synchronize_generators(loader: Any) -> None:

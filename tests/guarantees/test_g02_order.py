@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 import fastload as fl
 from tests.batches import numbered_loader
@@ -35,7 +36,23 @@ def test_g02_without_workers_the_order_is_drawn_as_the_pass_begins(seed):
     assert begun(lambda loader: fl.PrefetchLoader(loader, device="cpu"), 0) == begun(lambda loader: loader, 1)
 
 
+def test_g02_a_sampler_may_begin_anew_with_each_iter():
+    """As Lightning's for predictions does."""
+
+    class Again:
+        def __iter__(self):
+            self._left = iter(range(4))
+            return self
+
+        def __next__(self):
+            return next(self._left)
+
+    loader = DataLoader(range(4), sampler=Again(), batch_size=None)
+    assert [int(batch) for batch in fl.PrefetchLoader(loader, device="cpu")] == [0, 1, 2, 3]
+
+
 def test_g02_an_empty_loader_yields_nothing():
+    assert list(fl.PrefetchLoader(DataLoader([], sampler=[], batch_size=None), device="cpu")) == []
     assert list(fl.PrefetchLoader([], device="cpu")) == []
     iterator = iter(fl.PrefetchLoader([], device="cpu"))
     assert [next(iterator, "end"), next(iterator, "end")] == ["end", "end"]
