@@ -298,10 +298,15 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
             self.epoch, self._resumption, self._is_epoch_set = last.epoch, self._resumed, self._was_epoch_set
 
     def _begin_epoch(self, epoch: int) -> None:
+        skipped = None
         if self._resumption and epoch != self._resumption.epoch and epoch not in self._resumption.finished:
-            self._resumption.give_up(epoch)
+            skipped = self._resumption.skipped
+            if skipped is None:
+                self._resumption.give_up(epoch)
             self._resumption = None
         self.epoch, self._is_epoch_set = epoch, True
+        if skipped is not None:
+            self.skip(skipped)
 
     def _remark(self, share: Share) -> None:
         """Say at the first pass what makes ranks or epochs alike."""
@@ -397,8 +402,8 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
             ValueError: it is not from 0 to 2**32 - 1.
         """
         epoch = integer("epoch", epoch, 0, EPOCHS - 1)
-        self._begin_epoch(epoch)
         self._samplers.set_epoch(epoch)
+        self._begin_epoch(epoch)
         self._samplers_epoch = self._samplers.epoch
 
     @property
@@ -465,8 +470,9 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
         >>> len(list(loader)), len(list(loader))
         (1, 3)
 
-        Order and augmentations are those of a whole pass; open passes end. Batches are taken to have ``batch_size``
-        samples. How they are skipped is what :meth:`load_state_dict` says.
+        Order and augmentations are those of a whole pass; open passes end. Without a loaded state, ``set_epoch`` may
+        come before or after it. Batches are taken to have ``batch_size`` samples. How they are skipped is what
+        :meth:`load_state_dict` says.
 
         Raises:
             TypeError: ``batches`` is not an int.
@@ -478,6 +484,8 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
         samples = samplers.share.run if samplers.share.run > 1 else samplers.batch_size or 1
         self.load_state_dict(skipping(state, batches, samples))
         assert self._resumption is not None
+        if resumption is None or resumption.skipped is not None:
+            self._resumption.skipped = batches + (resumption.skipped or 0 if resumption else 0)
         self._resumption.draws_anew = resumption is None or resumption.draws_anew or not resumption.first.drawn
 
 

@@ -13,7 +13,7 @@ from torch.utils.data import default_collate
 
 from fastload.arguments import flag, integer, quoted
 from fastload.data.by_value import unshared
-from fastload.data.encoded import SAY_UPRIGHT, Beside, EncodedImages
+from fastload.data.encoded import CHANNELS, SAY_UPRIGHT, Beside, EncodedImages
 from fastload.data.files import is_file, name, read
 from fastload.data.image_fields import described, find_files, stated_files
 from fastload.data.packing import MOST_DECODED, pack
@@ -23,7 +23,7 @@ from fastload.structure.loaded_types import is_vision
 from fastload.structure.targets import TARGETS
 from fastload.structure.tree import ATOMS, Path, children_of, name_of, tensors, with_children
 
-__all__ = ["collate", "listed_by_default", "tell_files"]
+__all__ = ["collate", "lists_by_default", "tell_files"]
 
 TARGET_NAMES = {"boxes", "masks", "keypoints"}  # as in the targets of torchvision's detection models
 OF_NO_OBJECTS = {"image_id"}  # what torchvision's wrapped CocoDetection yields for an image without objects
@@ -112,7 +112,7 @@ def collate(
         | dict.fromkeys(files, partial(_pack, decode=decode, upright=upright, most_bytes=most_bytes))
     )
     batch = fields.collated(samples)
-    fields.tell_files(samples)
+    fields.tell_files(samples, most_bytes)
     return batch
 
 
@@ -139,7 +139,8 @@ class _Fields:
         self._special = special
         self._above = {path[:depth] for path in special for depth in range(len(path))}
         self._files: dict[Path, EncodedImages] = {}
-        self._listed: set[Path] = set()  # where there is a list with an entry for each sample
+        self._masks: list[list[torch.Tensor]] = []
+        self._lists: dict[Path, tuple[bool, type]] = {}
 
     def collated(self, fields: Sequence[Any], path: Path = (), *, listed: bool = False) -> Any:
         """Collate one field of all samples; what is not special as PyTorch does, or as a list."""
@@ -150,19 +151,22 @@ class _Fields:
         listed = listed or _is_target(fields[0])
         columns = _columns(fields, path)
         inner = [(key, self.collated(column, (*path, key), listed=listed)) for key, column in columns.items()]
+        self._lists[path] = False, type(inner[0][1])
         return with_children(fields[0], inner)
 
-    def tell_files(self, samples: Sequence[Any]) -> None:
+    def tell_files(self, samples: Sequence[Any], most_bytes: int) -> None:
         """Tell the files of a collated batch what is beside them."""
         for path, files in self._files.items():
-            tell_files(files, Beside(path, frozenset(self._listed)), samples)
+            described = list(zip(samples, *self._masks, strict=True)) if files.problems else ()
+            tell_files(files, Beside(path, self._lists), described, most_bytes)
 
     def _collated_files(self, fields: Sequence[Any], path: Path) -> Any:
         collated = self._special[path](fields)
         if isinstance(collated, EncodedImages):
             self._files[path] = collated
         else:
-            self._listed.add(path)
+            self._masks.append(collated)
+            self._lists[path] = True, type(collated[0])
         return collated
 
     def _stacked(self, fields: Sequence[Any], path: Path, *, listed: bool) -> Any:
@@ -170,31 +174,37 @@ class _Fields:
             # Those that raise are of different shapes, or of a type that PyTorch does not collate.
             with suppress(KeyError, RuntimeError, TypeError, ValueError):
                 stacked = unshared(default_collate(list(fields)))
-                self._listed.update(listed_by_default(fields[0], path))
+                self._lists.update(lists_by_default(fields[0], stacked, path))
                 return stacked
-        self._listed.add(path)
+        self._lists[path] = True, type(fields[0])
         return list(fields)
 
 
-def tell_files(files: EncodedImages, beside: Beside, samples: Sequence[Any]) -> None:
+def tell_files(files: EncodedImages, beside: Beside, samples: Sequence[Any], most_bytes: int = MOST_DECODED) -> None:
     """Tell files what is beside them, and the size of a bad one, as far as its sample's targets have it."""
     files.beside = beside
+    left = most_bytes - CHANNELS * int(files.sizes.prod(dim=1).sum())
     for index in files.problems:
-        size = next(_canvases(samples[index]), None)
-        if size is not None:  # a black image in the place of the bad one is to fit them
-            files.table[index, 2:4] = torch.tensor(size)
+        height, width = next(_canvases(samples[index]), (0, 0))
+        if 0 < CHANNELS * height * width <= left:  # a black image in the place of the bad one is to fit them
+            files.table[index, 2:4] = torch.tensor((height, width))
+            left -= CHANNELS * height * width
 
 
-def listed_by_default(field: Any, path: Path = ()) -> Iterator[Path]:
-    """Where ``default_collate`` makes a list with an entry for each sample, by one sample's field: of text.
+def lists_by_default(field: Any, collated: Any, path: Path = ()) -> Iterator[tuple[Path, tuple[bool, type]]]:
+    """What :class:`Beside` has of what ``default_collate`` made of a field, by that of one sample: text is listed.
 
-    >>> list(listed_by_default(("cat", 3, {"breed": "siamese"})))
-    [(0,), (2, 'breed')]
+    >>> names = [("cat", "dog"), ("siamese", "poodle")]
+    >>> dict(lists_by_default(("cat", "siamese"), names))
+    {(): (False, <class 'tuple'>), (0,): (True, <class 'str'>), (1,): (True, <class 'str'>)}
     """
+    inner = children_of(collated)
     if isinstance(field, str | bytes):
-        yield path
-    for key, inner in children_of(field) or ():
-        yield from listed_by_default(inner, (*path, key))
+        yield path, (True, type(field))
+    elif inner:
+        yield path, (False, type(inner[0][1]))
+        for (key, value), (_, each) in zip(inner, children_of(field) or (), strict=False):
+            yield from lists_by_default(each, value, (*path, key))
 
 
 def _columns(fields: Sequence[Any], path: Path) -> dict[Any, list[Any]]:

@@ -34,10 +34,13 @@ class Kind(IntEnum):
 
 
 class Beside(NamedTuple):
-    """Where files stand in the batch that was collated with them, and which lists there have an entry a sample."""
+    """Where files stand in the batch that was collated with them, and what lists it has.
+
+    ``lists`` has, by the path of each, whether it has an entry a sample, and not fields, and its first entry's type.
+    """
 
     place: Path
-    listed: frozenset[Path]
+    lists: dict[Path, tuple[bool, type]]
 
 
 class EncodedImages:
@@ -141,23 +144,25 @@ def _rebuild(handle: Handle, table: np.ndarray[Any, Any], *rest: Any) -> Encoded
 ForkingPickler.register(EncodedImages, _reduce)
 
 
-def are_listed(encoded: Mapping[Path, EncodedImages]) -> Callable[[Path], bool | None]:
+def are_listed(encoded: Mapping[Path, EncodedImages]) -> Callable[[Path, Any], bool | None]:
     """A function that says whether a list of the batch with these files has an entry a sample; None if not known.
 
     >>> import fastload as fl
     >>> files, names = fl.collate([(b"", ("cat", "siamese")), (b"", ("dog", "poodle"))])
     >>> is_listed = are_listed({(0,): files})
-    >>> names, is_listed((1,)), is_listed((1, 0))
-    ([('cat', 'dog'), ('siamese', 'poodle')], False, True)
-    """
-    known = [
-        (path[: len(path) - len(files.beside.place)], files.beside.listed)
-        for path, files in encoded.items()
-        if files.beside is not None and path[len(path) - len(files.beside.place) :] == files.beside.place
-    ]
+    >>> names, is_listed((1,), names), is_listed((1, 0), names[0]), is_listed((1,), [1, 2])
+    ([('cat', 'dog'), ('siamese', 'poodle')], False, True, None)
 
-    def is_listed(path: Path) -> bool | None:
-        answers = (path[len(above) :] in listed for above, listed in known if path[: len(above)] == above)
-        return next(answers, None)
+    Somebody may have put other fields into the batch since: of a list with entries of another type nothing is known.
+    """
+    known: dict[Path, tuple[bool, type]] = {}
+    for path, files in encoded.items():
+        if files.beside is not None and path[len(path) - len(files.beside.place) :] == files.beside.place:
+            above = path[: len(path) - len(files.beside.place)]
+            known |= {(*above, *inner): what for inner, what in files.beside.lists.items()}
+
+    def is_listed(path: Path, value: Any) -> bool | None:
+        listed, kind = known.get(path, (None, None))
+        return listed if kind is type(value[0]) else None
 
     return is_listed

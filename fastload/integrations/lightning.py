@@ -151,6 +151,7 @@ class LightningLoader(PrefetchLoader):
     def end_pass(self) -> None:
         """End the pass where Lightning's epoch ends, which may be before the loader does."""
         self.close()
+        self._before = None  # the pass may have been left at a batch
         if self._progress is not None:
             self._progress.ended = True
 

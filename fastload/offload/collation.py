@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
-from fastload.data.collate import listed_by_default, tell_files
+from fastload.data.collate import lists_by_default, tell_files
 from fastload.data.encoded import Beside, EncodedImages
 from fastload.data.packing import Decoded, pack
 from fastload.data.vision_collate import collate_vision
@@ -39,10 +39,10 @@ class OffloadCollate:
         tree = tree_flatten(self.collate(samples))
         packed = self._packed_images(tree)
         if self.collate is collate_vision:
-            listed = frozenset(listed_by_default(samples[0]))
+            lists = dict(lists_by_default(samples[0], tree_unflatten(tree)))
             for path, files in packed.items():
                 if isinstance(files, EncodedImages):
-                    tell_files(files, Beside(path, listed), samples)
+                    tell_files(files, Beside(path, lists), samples)
         return tree_unflatten(tree.replaced(packed))
 
     def packed(self, tree: Tree) -> Any:

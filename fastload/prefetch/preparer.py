@@ -136,7 +136,7 @@ class Preparer:
         tree: Tree,
         images: dict[Path, torch.Tensor],
         groups: list[ImageGroup],
-        is_listed: Callable[[Path], bool | None],
+        is_listed: Callable[[Path, Any], bool | None],
     ) -> Tree | None:
         """The batch with what belongs to its transformed ``images``; None if all samples are skipped."""
         kept = {group.samples: group.batch.kept for group in groups if group.batch.kept is not None}

@@ -12,7 +12,7 @@ from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from fastload.structure.loaded_types import loaded_types
 
-__all__ = ["ConsumerState", "pull_from", "source_of", "synchronize_generators"]
+__all__ = ["ConsumerState", "by_next", "pull_from", "source_of", "synchronize_generators"]
 
 MODULE = "accelerate.data_loader"
 LOADERS = "DataLoaderShard", "DataLoaderDispatcher", "SkipDataLoader"
@@ -93,16 +93,19 @@ def _begin_order(batches: _SingleProcessDataLoaderIter) -> None:
     Most samplers draw their order when they are first asked, from a generator that others draw from as well. Asked by
     a background thread, it would depend on time which of them draws first.
     """
-    indices = batches._sampler_iter  # noqa: SLF001
-    with suppress(StopIteration):
-        batches._sampler_iter = chain([next(indices)], _rest(indices))  # noqa: SLF001
+    indices = by_next(batches._sampler_iter)  # noqa: SLF001
+    batches._sampler_iter = chain(list(islice(indices, 1)), indices)  # noqa: SLF001
 
 
-def _rest(indices: Iterator[Any]) -> Iterator[Any]:
-    """What is left; not by `iter`, which begins some samplers anew."""
+def by_next(iterator: Iterator[Any]) -> Iterator[Any]:
+    """What is left in an iterator, by ``next`` alone: some samplers begin anew with each ``iter``.
+
+    >>> list(by_next(iter([1, 2])))
+    [1, 2]
+    """
     with suppress(StopIteration):
         while True:
-            yield next(indices)
+            yield next(iterator)
 
 
 def synchronize_generators(loader: Any) -> None:

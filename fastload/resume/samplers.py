@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from fastload.resume.consumer_state import source_of, synchronize_generators
+from fastload.resume.consumer_state import by_next, source_of, synchronize_generators
 from fastload.resume.share import ACCELERATE, SAMPLER, Share, samplers_of
 from fastload.resume.wrapped_loader import torch_loader_in
 from fastload.structure.loaded_types import loaded_types
@@ -215,7 +215,7 @@ class SkipFirst:
 
     def __iter__(self) -> Iterator[Any]:
         # Not in the generator below: some samplers draw in `iter`, and DataLoader may call it twice and use the later.
-        self._left, self._has_skipped = iter(self._items), False
+        self._left, self._has_skipped = by_next(iter(self._items)), False
         return self._iterate()
 
     def skip(self) -> None:

@@ -87,6 +87,7 @@ class Resumption:
     ['c']
 
     ``epoch``, ``start`` and ``first`` are the epoch, what its order was drawn from, and the position to begin at.
+    ``skipped`` is after how many batches a pass of whatever epoch begins, if no state was loaded; else None.
     ``draws_anew`` says that the epoch has not begun: its order is drawn at ``begin``, and torch's generator moves on.
     ``finished`` is the number of batches of the epoch before, by its number, if its last batch was yielded and its loop
     had not ended; else it is empty.
@@ -113,6 +114,7 @@ class Resumption:
         self.start: dict[str, Any] = self.state["start"]
         position = Position(**{field.name: self.state[field.name] for field in fields(Position)})
         self.first = _converted(position, state["made_as"], now)
+        self.skipped: int | None = None
         self.draws_anew = False
 
     def restore(self) -> None:

@@ -162,7 +162,7 @@ def take_rows(
     rows: torch.Tensor,
     samples: int,
     whole: Collection[Path] = (),
-    is_listed: Callable[[Path], bool | None] = lambda path: None,  # noqa: ARG005
+    is_listed: Callable[[Path, Any], bool | None] = lambda path, value: None,  # noqa: ARG005
 ) -> Any:
     """``batch`` with some of its samples only: the ``rows`` of every tensor and list with an entry for each sample.
 
@@ -170,7 +170,7 @@ def take_rows(
     (tensor([5, 7]), ['a', 'c'], 'abc')
 
     What stands at the paths ``whole`` is left as it is, and what holds it is a container of fields. ``is_listed`` says
-    whether the list or tuple at a path has an entry for each sample, or is one of fields; None if that is not known.
+    of a path and the list or tuple there whether it has an entry for each sample, or fields; None if it is not known.
     Then one of tensors that each have a row for each sample is one of fields, unless only their sizes differ: of
     tuples, ``default_collate`` makes such lists.
     """
@@ -183,7 +183,7 @@ class _Taking:
     rows: torch.Tensor
     samples: int
     whole: Collection[Path]
-    is_listed: Callable[[Path], bool | None]
+    is_listed: Callable[[Path, Any], bool | None]
 
     def of(self, value: Any, path: Path) -> Any:
         if path in self.whole:
@@ -199,7 +199,7 @@ class _Taking:
     def _rows_of(self, value: Any) -> Any:
         """Those of a tensor, an array, or a container that is sent whole, such as ``TensorDict``."""
         has_rows = isinstance(value, np.ndarray) or hasattr(type(value), "record_stream")
-        if not has_rows or not value.ndim or len(value) != self.samples:
+        if not has_rows or not getattr(value, "ndim", 0) or len(value) != self.samples:
             return value
         if isinstance(value, np.ndarray):
             return value[self.rows.numpy()]
@@ -212,7 +212,7 @@ class _Taking:
     def _has_samples(self, value: Any, path: Path) -> bool:
         if not (isinstance(value, list) or type(value) is tuple) or len(value) != self.samples:
             return False
-        listed = self.is_listed(path)
+        listed = self.is_listed(path, value)
         return _is_of_samples(value, self.samples) if listed is None else listed
 
 

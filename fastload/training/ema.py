@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -29,8 +30,9 @@ class EMA:
     Integers and booleans, such as batch norm's count of batches, are copied. ``decay`` must be above 0 and below 1;
     else ValueError.
 
-    A module may write to a buffer, or assign another tensor to its name; one of another shape, dtype or device begins
-    a new average. With ``static``, as CUDA graphs need it, the buffers are those that the model has now, for good.
+    A module may write to a buffer, or, unless it shares it, assign another tensor to its name; one of another shape,
+    dtype or device begins a new average. With ``static``, as CUDA graphs need it, the buffers are those that the model
+    has now, for good.
     """
 
     def __init__(self, model: nn.Module, decay: float, *, static: bool = False) -> None:
@@ -184,9 +186,11 @@ class EMA:
 
 
 def _owners(model: nn.Module) -> dict[Tensor, tuple[Buffers, str]]:
-    """Where a model has its buffers: by each, the buffers of its module, and its name there."""
+    """Where a model has its buffers: by each, those of its module, and its name there. None that modules share."""
     modules = [module._buffers for module in model.modules()]  # noqa: SLF001  (named_buffers() gives no module)
-    return {each: (buffers, name) for buffers in modules for name, each in buffers.items() if each is not None}
+    places = [(each, buffers, name) for buffers in modules for name, each in buffers.items() if each is not None]
+    counts = Counter(each for each, *_ in places)
+    return {each: (buffers, name) for each, buffers, name in places if counts[each] == 1}
 
 
 def _kind(tensor: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:

@@ -119,8 +119,11 @@ def _as_tensor(entry: object, device: torch.device) -> object:
     if not isinstance(entry, Real) or isinstance(entry, bool):
         return entry
     # Only torch.tensor() takes floats beyond float32, such as a perplexity, and only torch.full() waits for no GPU.
-    value = int(entry) if isinstance(entry, Integral) else torch.tensor(float(entry), device="cpu").item()
-    return torch.full((), value, device=device)
+    try:
+        value = int(entry) if isinstance(entry, Integral) else torch.tensor(float(entry), device="cpu").item()
+        return torch.full((), value, device=device)
+    except (OverflowError, RuntimeError):  # an integer that no tensor holds, such as a hash
+        return entry
 
 
 def _scalar(value: object, where: str = "") -> Tensor:

@@ -78,9 +78,10 @@ def remark_on_draws(function: Function) -> str | None:
     if (members := _members(function)) is not None:
         return next(filter(None, map(remark_on_draws, members)), None)
     name = type(function).__name__
-    quality = getattr(function, "quality", (0, 100))
-    is_certain = getattr(function, "p", None) in (0, 1) or quality[0] == quality[-1]
-    if not _is_of(function, "torchvision.transforms") or not name.startswith(RANDOM) or is_certain:
+    if not _is_of(function, "torchvision.transforms") or not name.startswith(RANDOM):
+        return None
+    lowest, *_, highest = getattr(function, "quality", (0, 100))  # of JPEG
+    if getattr(function, "p", None) in (0, 1) or lowest == highest:
         return None
     return (
         f"torchvision's {name} draws once for a whole batch, so that all its images change alike: transforms of "

@@ -58,6 +58,9 @@ def test_a_bad_file_has_the_size_that_its_targets_describe():
     assert files.sizes.tolist() == [[20, 30], [50, 60]]
     files, _ = collate([(jpeg(20, 30), 0), (b"no image", Mask(torch.zeros(1, 7, 8)))])
     assert files.sizes.tolist() == [[20, 30], [7, 8]]
+    huge = BoundingBoxes([[0, 0, 1, 1]], format="XYXY", canvas_size=(10**5, 10**5))
+    files, _ = collate([(jpeg(20, 30), {"boxes": boxes}), (b"no image", {"boxes": huge})], most_bytes=10**6)
+    assert files.sizes.tolist() == [[20, 30], [20, 30]]
 
 
 def test_files_for_the_hardware_are_as_they_were(files):

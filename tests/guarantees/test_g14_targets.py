@@ -270,3 +270,15 @@ def test_g14_a_quality_of_jpeg_is_drawn_for_a_whole_batch_if_it_is_a_range():
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         T.Compose([v2.JPEG(50), v2.GaussianNoise()])(images)
+
+
+@pytest.mark.parametrize("quality", [90, None, [], (1, 2)])
+def test_g14_a_function_of_the_users_may_have_a_quality(quality):
+    class Noise:
+        def __init__(self):
+            self.quality = quality
+
+        def __call__(self, images):
+            return images
+
+    assert T.Compose([Noise(), T.Photometric(Noise())])(torch.zeros(2, 3, 4, 4)).shape == (2, 3, 4, 4)

@@ -232,3 +232,13 @@ def test_how_long_training_waits_is_logged_where_it_is_asked_for(tmp_path):
     header, *rows = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()
     assert "input/stalled" in header
     assert len(rows) >= 2
+
+
+def test_a_limited_epochs_end_in_an_iterable_without_a_length_is_followed_by_the_next_epoch(tmp_path):
+    settings = {"limit_train_batches": 2}
+    whole = fit(tmp_path, Module(Record()), DataLoader(Stream(), 4), **settings)
+    saved = ModelCheckpoint(tmp_path, "state", save_on_train_epoch_end=True)
+    before = fit(tmp_path, Module(Record()), DataLoader(Stream(), 4), saved, max_epochs=1, **settings)
+    again = ModelCheckpoint(tmp_path, "state", save_on_train_epoch_end=True)
+    after = fit(tmp_path, Module(Record()), DataLoader(Stream(), 4), again, resume=tmp_path / "state.ckpt", **settings)
+    assert before + after == whole

@@ -166,3 +166,30 @@ def test_how_long_training_waits_is_logged_where_it_is_asked_for(tmp_path):
     logged = [entry for entry in made.state.log_history if "loss" in entry]
     assert logged
     assert all(0 <= entry["input/stalled"] <= 1 for entry in logged)
+
+
+class Remembering(Classifier):
+    """Notes the labels that it is trained on."""
+
+    def __init__(self):
+        super().__init__()
+        self.batches: list[list[int]] = []
+
+    def forward(self, pixel_values: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        self.batches.append(labels.tolist())
+        return super().forward(pixel_values, labels)
+
+
+def test_a_run_resumes_within_its_second_epoch(tmp_path):
+    def trained_on(resume: Any = None) -> list[list[int]]:
+        torch.manual_seed(0)
+        made = trainer(
+            tmp_path, save_strategy="steps", save_steps=1, save_only_model=True, gradient_accumulation_steps=1
+        )
+        made.model = made.model_wrapped = Remembering()
+        made.train(resume_from_checkpoint=resume)
+        return made.model.batches
+
+    whole = trained_on()
+    place = len(whole) // 2 + 1
+    assert trained_on(str(tmp_path / f"checkpoint-{place}")) == whole[place:]

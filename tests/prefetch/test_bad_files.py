@@ -1,5 +1,7 @@
 """What is beside a bad file is left out with it, however the batch was collated, or fits the black image there."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torchvision.tv_tensors import BoundingBoxes, Mask
 
 import fastload as fl
 from fastload import transforms as T
-from tests.files import jpeg
+from tests.files import jpeg, saved
 
 GOOD, BAD = jpeg(8, 8), b"\xff\xd8\xffdamaged"
 BOXES = BoundingBoxes([[0, 0, 3, 3], [1, 1, 5, 5]], format="XYXY", canvas_size=(8, 8))
@@ -62,6 +64,51 @@ def test_a_batch_may_be_put_into_another_container():
     batch = left(DataLoader([(BAD, ("cat", "persian")), (GOOD, ("dog", "poodle"))], batch_size=2, collate_fn=collate))
     assert batch["pairs"][1] == [("dog",), ("poodle",)]
     assert batch["number"].tolist() == [1]
+
+
+# What users make of what fl.collate returned, beside three files of which the first is bad.
+OWN = {
+    "one more list": lambda files, numbers, names: (files, numbers, names, ["x", "y", "z"]),
+    "another order": lambda files, numbers, names: (files, names, numbers),
+    "numbers as a list": lambda files, numbers, names: (files, numbers.tolist(), names),
+    "as many fields as samples": lambda files, numbers, names: (files, [numbers, 2 * numbers, 3 * numbers], names),
+    "by name": lambda files, numbers, names: {"files": files, "numbers": numbers, "names": names},
+}
+LEFT = {
+    "one more list": (torch.tensor([1, 2]), ["b", "c"], ["y", "z"]),
+    "another order": (["b", "c"], torch.tensor([1, 2])),
+    "numbers as a list": ([1, 2], ["b", "c"]),
+    "as many fields as samples": ([torch.tensor([1, 2]), torch.tensor([2, 4]), torch.tensor([3, 6])], ["b", "c"]),
+    "by name": (torch.tensor([1, 2]), ["b", "c"]),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_collate_function_may_change_what_was_collated(name):
+    def collate(samples):
+        return OWN[name](*fl.collate(samples))
+
+    samples = [(BAD, 0, "a"), (GOOD, 1, "b"), (GOOD, 2, "c")]
+    batch = left(DataLoader(samples, batch_size=3, collate_fn=collate))
+    _, *fields = batch.values() if isinstance(batch, dict) else batch
+    assert repr(tuple(fields)) == repr(LEFT[name])
+
+
+class Graphs:
+    """Moves itself, and has no rows."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def to(self, *options, **settings):
+        return Graphs(self.values.to(*options, **settings))
+
+    def record_stream(self, stream):
+        self.values.record_stream(stream)
+
+
+def test_an_object_of_the_users_is_left_as_it_is():
+    assert of_three(Graphs(torch.arange(3))).values.tolist() == [0, 1, 2]
 
 
 def of_three(labels):
@@ -141,3 +188,13 @@ def test_a_mask_of_a_black_image_follows_it_where_pytorch_collates(tmp_path):
         ((images, masks, _),) = loader
     assert images.shape == (3, 3, 8, 8)
     assert masks[:, 0].tolist() == [[0] * 7 + [1]] * 3
+
+
+def test_a_mask_in_a_file_fits_its_black_image():
+    masks = [saved(Image.new("L", size, 7), "PNG") for size in ((6, 4), (8, 8))]
+    collate = partial(fl.collate, images=0, masks=1)
+    loader = DataLoader([*zip((BAD, GOOD), masks, strict=True)], 2, collate_fn=collate)
+    transform = T.Compose([T.DecodeJpeg(on_error="zero"), T.RandomHorizontalFlip(1.0)])
+    with pytest.warns(UserWarning, match="black"):
+        ((images, masks),) = fl.PrefetchLoader(loader, transform=transform, device="cpu")
+    assert [image.shape[1:] for image in images] == [mask.shape[-2:] for mask in masks] == [(4, 6), (8, 8)]

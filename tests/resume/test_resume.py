@@ -482,6 +482,21 @@ def test_another_epoch_is_begun_at_its_first_batch_with_a_word():
     assert len(list(resumed)) == len(resumed)
 
 
+@pytest.mark.parametrize("kind", ["distributed", "shuffled", "in order", "stream"])
+@pytest.mark.parametrize("calls", [("skip", "skip", "epoch"), ("skip", "epoch", "skip"), ("epoch", "skip", "skip")])
+def test_batches_may_be_skipped_before_or_after_the_epoch_is_set(kind, calls):
+    def begun(*calls):
+        torch.manual_seed(1)
+        loader = prefetched(kind)
+        for call in calls:
+            loader.skip(1) if call == "skip" else loader.set_epoch(2)
+        return [row(loader.epoch - 1, batch) for batch in loader]
+
+    whole = begun("epoch")
+    assert {epoch for epoch, *_ in whole} == {2}
+    assert_same(begun(*calls), whole[2:])
+
+
 def test_another_epoch_of_a_loader_with_a_state_is_begun_at_its_first_batch_too():
     loader = fl.PrefetchLoader(Counting(), device="cpu")
     list(islice(loader, 2))
@@ -704,3 +719,29 @@ def test_an_epoch_that_is_shorter_than_the_state_is_refused(kind, found):
     for _ in range(2):  # and again
         with pytest.raises(ValueError, match=f"after 8 batches of epoch 0, and the loader has {found}"):
             iter(loader)
+
+
+class Again(Sampler):
+    """Begins anew with each `iter`, of what it returns too."""
+
+    def __iter__(self):
+        self._left = iter(range(SAMPLES))
+        return self
+
+    def __next__(self):
+        return next(self._left)
+
+    def __len__(self):
+        return SAMPLES
+
+
+@pytest.mark.parametrize("place", [0, 1, 7])
+def test_a_sampler_that_begins_anew_with_each_iter_is_gone_on_with(place):
+    def loader():
+        return fl.PrefetchLoader(DataLoader(range(SAMPLES), sampler=Again(), batch_size=None), device="cpu")
+
+    begun = loader()
+    came = list(islice(begun, place))
+    resumed = loader()
+    resumed.load_state_dict(begun.state_dict())
+    assert came + list(resumed) == list(range(SAMPLES))

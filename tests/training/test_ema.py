@@ -226,3 +226,34 @@ def test_averages_of_another_kind_are_refused_before_any_is_copied():
     with pytest.raises(ValueError, match=r"bias must be a tensor of shape \(1,\); got a tensor of shape \(3,\)"):
         ema.load_state_dict({"weight": torch.zeros(1, 2), "bias": torch.zeros(3)})
     assert all(torch.equal(average, before[name]) for name, average in ema.state_dict().items())
+
+
+class Writing(nn.Module):
+    """Has a buffer that it may share."""
+
+    def __init__(self, centre):
+        super().__init__()
+        self.register_buffer("centre", centre)
+
+    def forward(self, images):
+        self.centre.mul_(0.5).add_(images.mean(0), alpha=0.5)
+        return images
+
+
+class Assigning(Writing):
+    def forward(self, images):
+        self.centre = torch.full((3,), 100.0)
+        return images
+
+
+def test_the_average_of_a_shared_buffer_is_that_of_the_module_that_writes_to_it():
+    centre = torch.zeros(3)
+    model = nn.Sequential(Writing(centre), Assigning(centre))
+    ema, expected = EMA(model, 0.5), torch.zeros(3)
+    for _ in range(4):
+        model(torch.ones(4, 3))
+        ema.update()
+        expected = expected.lerp(model[0].centre, 0.5)
+    assert torch.equal(ema.state_dict()["0.centre"], expected)
+    with ema.applied():
+        assert torch.equal(model[0].centre, expected)

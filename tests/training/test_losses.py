@@ -166,3 +166,10 @@ def test_the_output_is_handed_back_on_request_alone():
     assert torch.equal(out.output, expected)
     assert not out.output.requires_grad
     assert TrainStep(model, sgd(model), loss_fn)(images, labels).output is None
+
+
+@pytest.mark.parametrize("number", [2**63, 10**400])
+def test_a_number_that_no_tensor_holds_is_left_out(number):
+    weight = torch.ones(2, requires_grad=True)
+    losses = LossTerms()({"loss": weight.sum(), "hash": number, "seed": 7})
+    assert list(losses.metrics) == ["seed"]
