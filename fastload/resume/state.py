@@ -176,8 +176,8 @@ class Resumption:
             raise ValueError(
                 f"batch {self.first.batches} of epoch {self.epoch}, when it was read again, differs from the one that "
                 "was yielded: the loader's order, or what it draws, differs each time, and what was yielded would come "
-                "again. Let it draw from a generator that is seeded by the epoch (WebDataset: shuffle by "
-                "wds.detshuffle), or take the state at an epoch's end. To go on all the same, set "
+                "again. Let it draw from a generator that is seeded by the epoch (WebDataset: "
+                "wds.detshuffle(..., seed=epoch)), or take the state at an epoch's end. To go on all the same, set "
                 "state['checksum'] = None"
             )
         return batches, missing
