@@ -157,7 +157,7 @@ class _Fields:
     def tell_files(self, samples: Sequence[Any], most_bytes: int) -> None:
         """Tell the files of a collated batch what is beside them."""
         for path, files in self._files.items():
-            described = list(zip(samples, *self._masks, strict=True)) if files.problems else ()
+            described = list(zip(samples, *self._masks, strict=True))
             tell_files(files, Beside(path, self._lists), described, most_bytes)
 
     def _collated_files(self, fields: Sequence[Any], path: Path) -> Any:
@@ -183,6 +183,8 @@ class _Fields:
 def tell_files(files: EncodedImages, beside: Beside, samples: Sequence[Any], most_bytes: int = MOST_DECODED) -> None:
     """Tell files what is beside them, and the size of a bad one, as far as its sample's targets have it."""
     files.beside = beside
+    if not files.problems:
+        return
     left = most_bytes - CHANNELS * int(files.sizes.prod(dim=1).sum())
     for index in files.problems:
         height, width = next(_canvases(samples[index]), (0, 0))
