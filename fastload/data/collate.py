@@ -157,7 +157,7 @@ class _Fields:
     def tell_files(self, samples: Sequence[Any], most_bytes: int) -> None:
         """Tell the files of a collated batch what is beside them."""
         for path, files in self._files.items():
-            described = list(zip(samples, *self._masks, strict=True))
+            described = list(zip(samples, *self._masks, strict=True)) if files.problems else []
             tell_files(files, Beside(path, self._lists), described, most_bytes)
 
     def _collated_files(self, fields: Sequence[Any], path: Path) -> Any:

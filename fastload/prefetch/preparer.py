@@ -121,7 +121,7 @@ class Preparer:
         item.skipped = max((len(group.skipped) for group in files), default=0)
         self._key = self._key.advanced(most)
         self._samples += most
-        return self._followed(tree.replaced(results), _by_path(results), groups, are_listed(encoded))
+        return self._followed(tree.replaced(results), _by_path(results), groups, encoded)
 
     def _decode(self, files: list[ImageGroup]) -> None:
         """Decode what was not decoded ahead: it must be known which files are bad before any image is transformed."""
@@ -136,13 +136,13 @@ class Preparer:
         tree: Tree,
         images: dict[Path, torch.Tensor],
         groups: list[ImageGroup],
-        is_listed: Callable[[Path, Any], bool | None],
+        encoded: dict[Path, EncodedImages],
     ) -> Tree | None:
         """The batch with what belongs to its transformed ``images``; None if all samples are skipped."""
         kept = {group.samples: group.batch.kept for group in groups if group.batch.kept is not None}
         whole = {path for group in groups if group.batch.kept is not None for path in group.places.paths}
         for samples, rows in kept.items():
-            tree = tree_flatten(take_rows(tree_unflatten(tree), rows, samples, whole, is_listed))
+            tree = tree_flatten(take_rows(tree_unflatten(tree), rows, samples, whole, are_listed(encoded)))
         for group in groups:
             self._counts.update(group.batch.counts)
         first = groups[0].batch  # targets and labels belong to its images
