@@ -177,6 +177,7 @@ def counted():
 )
 def test_a_model_that_launches_from_cpp_trains_as_one_that_launches_from_python(device):
     model = SmallNet().to(device)
+    model[0].bias = None  # batch norm undoes it: its gradient is rounding alone, which may differ between compilations
     models = [model, copy.deepcopy(model)]
     batches = make_batches(BATCHES, device)
     losses = []
