@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.integrations.contract import SCENARIOS, Contract, Record, Scenario
-from tests.native_threads import let_gloo_rest
+from tests.native_threads import end_beside_gloo, let_gloo_rest
 
 GRACE = 5.0  # seconds in which threads and workers may end
 
@@ -34,6 +34,8 @@ def main(module: str, name: str, home: str, rank: str) -> None:
         records[scenario_name] = run(subject, here)
         print(f"{scenario_name}: {records[scenario_name]}", flush=True)
     (Path(home) / f"{rank}.pickle").write_bytes(pickle.dumps(records))
+    if subject.ranks > 1:
+        end_beside_gloo()
 
 
 def run(subject: type[Contract], scenario: Scenario) -> Record:

@@ -21,6 +21,7 @@ from transformers import Trainer, TrainingArguments
 import fastload as fl
 from fastload import transforms as T
 from fastload.integrations.transformers import Prefetched
+from tests.native_threads import end_beside_gloo
 
 STEPS, BATCH, RANKS, CLASSES = 50, 8, 2, 10
 SAMPLES = STEPS * BATCH * RANKS
@@ -150,7 +151,7 @@ def main(device: str, home: str) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     seen = {(way, fast): train(device, home, fast=fast) for way, train in TRAINERS.items() for fast in (False, True)}
     torch.save(seen, Path(home) / f"{os.environ['RANK']}.pt")
-    torch.distributed.destroy_process_group()  # Gloo's threads must not outlive the interpreter
+    end_beside_gloo()
 
 
 if __name__ == "__main__":
