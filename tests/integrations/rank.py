@@ -6,6 +6,7 @@ import faulthandler
 import gc
 import importlib
 import multiprocessing
+import os
 import pickle
 import sys
 import threading
@@ -34,8 +35,6 @@ def main(module: str, name: str, home: str, rank: str) -> None:
         records[scenario_name] = run(subject, here)
         print(f"{scenario_name}: {records[scenario_name]}", flush=True)
     (Path(home) / f"{rank}.pickle").write_bytes(pickle.dumps(records))
-    if subject.ranks > 1:
-        end_beside_gloo()
 
 
 def run(subject: type[Contract], scenario: Scenario) -> Record:
@@ -71,3 +70,5 @@ def _alive() -> list[str]:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    if "WORLD_SIZE" in os.environ:
+        end_beside_gloo()
