@@ -11,7 +11,7 @@ import torch
 
 from fastload import transforms
 from fastload.offload.outcome import SEEDED, Step, TargetRole
-from fastload.offload.unwrap import package_of
+from fastload.offload.package import package_of
 
 __all__ = ["parts"]
 
@@ -115,6 +115,9 @@ class UpperCenterCrop(transforms.CenterCrop):
 
     def sample(self, sizes: torch.Tensor, key: transforms.Key) -> torch.Tensor:  # noqa: ARG002
         size = torch.tensor(self.size)
+        if (sizes < size).any():
+            smallest = "x".join(map(str, sizes.amin(dim=0).tolist()))
+            raise ValueError(f"CenterCrop{self.size} is larger than an image of a batch whose smallest is {smallest}")
         start = (sizes - size) // 2
         return torch.cat([start, size.expand_as(start)], dim=1).int()
 

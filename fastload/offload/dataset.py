@@ -66,19 +66,28 @@ def _require_plain(dataset: Any, name: str, attribute: str) -> None:
 
 def _of_vision(dataset: Any, attribute: str) -> Place:
     """Of torchvision's: ``transform`` for the image and ``target_transform``, or ``transforms`` for both together."""
-    joint = dataset.transforms
+    own, joint = dataset.transform, dataset.transforms
+    if joint is None:
+        _require_plain(dataset, "transform", attribute)
+        return Place(own, f"{attribute}.transform", lambda new: _copy(dataset, transform=new))
     is_standard = isinstance(joint, loaded_types("torchvision.datasets.vision", "StandardTransform"))
+    if not is_standard and own is not None:
+        raise CannotOffloadError(
+            f"{attribute} has a transform and transforms, and it cannot be told how they go together"
+        )
     if not is_standard:
         return Place(joint, f"{attribute}.transforms", lambda new: _copy(dataset, transforms=new))
-    if joint.transform is None:
+    if own is None:  # it may have been taken away later: some data sets read this attribute, and others the joint one
+        if joint.transform is not None:
+            raise CannotOffloadError(f"{attribute}.transform is None, and {attribute}.transforms still has one")
         raise CannotOffloadError(f"{attribute} has a target_transform, and no transform of its images")
 
     def with_other(new: Any) -> Any:
-        both = copy.copy(joint)
-        both.transform = new
+        # Where another was set later, a data set that calls the joint one does not return what this one hands over.
+        both = _copy(joint, transform=new) if joint.transform is own else joint
         return _copy(dataset, transform=new, transforms=both)
 
-    return Place(joint.transform, f"{attribute}.transform", with_other)
+    return Place(own, f"{attribute}.transform", with_other)
 
 
 def _of_all(dataset: Any, attribute: str) -> Place:
@@ -97,8 +106,13 @@ def _of_all(dataset: Any, attribute: str) -> Place:
 
 def _copy(original: Any, **attributes: Any) -> Any:
     changed = copy.copy(original)
-    for name, value in attributes.items():
-        setattr(changed, name, value)
+    try:
+        for name, value in attributes.items():
+            setattr(changed, name, value)
+    except AttributeError as error:  # of a frozen dataclass, for example
+        raise CannotOffloadError(
+            f"a copy of the data set cannot have another {' or '.join(attributes)}: {error}"
+        ) from error
     return changed
 
 

@@ -16,7 +16,7 @@ from fastload.offload.opaque import Opaque
 from fastload.offload.seed_watch import SeedWatch
 from fastload.offload.takes import MODES, WHATEVER, Takes
 from fastload.offload.undecoded import contents_of
-from fastload.structure.loaded_types import loaded_types
+from fastload.structure.loaded_types import is_vision, loaded_types
 
 __all__ = ["MASKS", "HandedImage", "HandedImages", "Handover", "refuse_others"]
 
@@ -47,6 +47,9 @@ class HandedImage(Opaque):
         self.name = name
         self.problem = problem
 
+    def __reduce__(self) -> Any:  # by default pickle asks an object for its class
+        return HandedImage, (self.value, self.name, self.problem)
+
     def __repr__(self) -> str:
         return f"HandedImage({self.name or 'unnamed'})"
 
@@ -56,7 +59,7 @@ class HandedImage(Opaque):
         others = {key: value for key, value in (options or {}).items() if key != "tensors"}
         if function is torch.stack:
             refuse_others(images)
-            if len(arguments) <= 1 and others in ({}, {"dim": 0}):
+            if arguments[1:] in ((), (0,)) and others in ({}, {"dim": 0}):
                 return HandedImages(images)
         raise CannotOffloadError(f"{_name_of(function)} is applied to images after their transform")
 
@@ -68,6 +71,9 @@ class HandedImages(Opaque):
 
     def __init__(self, images: Sequence[HandedImage]) -> None:
         self.images = list(images)
+
+    def __reduce__(self) -> Any:
+        return HandedImages, (self.images,)
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
@@ -144,6 +150,8 @@ class Handover:
             result = self.worker(*arguments, **named)
         else:
             result = named or (arguments if several else arguments[0])
+        if named and "image" not in result:
+            raise CannotOffloadError(f"the transform is called by keyword, without image: with {', '.join(named)}")
         if named:
             return result | {"image": self._handed(result["image"])}
         if several:
@@ -164,7 +172,7 @@ class Handover:
 def _handed(image: Any, takes: Takes) -> HandedImage:
     contents = contents_of(image)
     if contents is None:
-        pixels = _pixels(image, takes.modes)
+        pixels = _pixels(image, takes)
         _refuse_dtype(pixels.dtype, takes)
         return HandedImage(pixels)
     return HandedImage(contents, image.source, str(image.error) if isinstance(image, BadImage) else "")
@@ -186,17 +194,18 @@ def _refuse_dtype(dtype: torch.dtype, takes: Takes) -> None:
         )
 
 
-def _pixels(image: Any, modes: Collection[str]) -> torch.Tensor:
+def _pixels(image: Any, takes: Takes) -> torch.Tensor:
     """An image as a tensor (C, H, W), with the values that it has."""
     if isinstance(image, torch.Tensor):
-        return image.as_subclass(torch.Tensor)
+        return _plain(image, takes)
     is_pillow = isinstance(image, loaded_types("PIL.Image", "Image"))
     if is_pillow:
-        if image.mode not in modes:
+        if image.mode not in takes.modes:
             does, hint = ("recolours", "") if image.mode in MODES else ("resizes", f". {MASKS}")
+            taken = ", ".join(map(repr, takes.modes))
             raise CannotOffloadError(
                 f"the transform is given a Pillow image of mode {image.mode!r}, which Pillow {does} in its own way; "
-                f"the modes that what is to move takes are {', '.join(map(repr, modes))}: convert it in the data set, "
+                f"the modes that what is to move takes are {taken}: convert it in the data set, "
                 f'such as by image.convert("RGB"){hint}'
             )
         image = np.array(image)
@@ -204,6 +213,19 @@ def _pixels(image: Any, modes: Collection[str]) -> torch.Tensor:
         raise CannotOffloadError(f"the transform is given {type(image).__name__}, which is no image, array or tensor")
     planes = image[:, :, None] if image.ndim < PIXEL_DIMS else image
     return torch.from_numpy(np.ascontiguousarray(planes)).permute(2, 0, 1).contiguous()
+
+
+def _plain(image: torch.Tensor, takes: Takes) -> torch.Tensor:
+    """The values of a tensor that is an image."""
+    if is_vision(image, "TVTensor") and not is_vision(image, "Image", "Video"):
+        hint = f". {MASKS}" if is_vision(image, "Mask") else ": give it to the transform in one call with its image"
+        raise CannotOffloadError(f"the transform is given a {type(image).__name__} alone{hint}")
+    if not takes.tensors:
+        raise CannotOffloadError(
+            "ToTensor is given a tensor, which it does not convert: leave it out, or put v2.ToDtype(torch.float32, "
+            "scale=True) in its place"
+        )
+    return image.as_subclass(torch.Tensor)
 
 
 def _name_of(function: Any) -> str:

@@ -22,11 +22,17 @@ def with_dataset(loader: DataLoader[Any], dataset: Any, collate: Callable[[Any],
     """Make a loader of the same type, sampler, batch size, workers and generator.
 
     Raises:
-        CannotOffloadError: the loader is of a class that may take other arguments than ``DataLoader``.
+        CannotOffloadError: the loader is of a class that may take other arguments than ``DataLoader``, or changes
+            batches.
     """
     kind = type(loader)
     if kind is not DataLoader and kind.__init__ is not DataLoader.__init__ and kind.__name__ != "StatefulDataLoader":
         raise CannotOffloadError(f"a {kind.__name__} may take other arguments than a DataLoader")
+    if kind is not DataLoader and kind.__name__ != "StatefulDataLoader" and kind.__iter__ is not DataLoader.__iter__:
+        raise CannotOffloadError(
+            f"a {kind.__name__} has an __iter__ of its own, which would meet images before their transform: give "
+            "fl.offload a DataLoader, and do the rest with its batches"
+        )
     settings: dict[str, Any] = {name: getattr(loader, name) for name in SETTINGS if hasattr(loader, name)}
     if type(loader.batch_sampler) is BatchSampler and loader.batch_size is not None:
         settings |= {"batch_size": loader.batch_size, "sampler": loader.sampler, "drop_last": loader.drop_last}

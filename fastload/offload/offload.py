@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from fastload.arguments import resolved_device
+from fastload.arguments import chosen, resolved_device
 from fastload.environment import float_on
 from fastload.loader import PrefetchLoader
 from fastload.offload.collation import OffloadCollate, handed, is_like_jpeg
@@ -21,15 +21,16 @@ from fastload.offload.error import CannotOffloadError
 from fastload.offload.handover import HandedImage, Handover
 from fastload.offload.loader_copy import with_dataset
 from fastload.offload.opening import opened_files
+from fastload.offload.package import package_of
 from fastload.offload.place import Place
 from fastload.offload.seed_watch import SeedWatch
 from fastload.offload.split import Split, split
 from fastload.offload.timm_loader import TimmLoader, device_steps, fast_collate, is_prefetcher
-from fastload.offload.unwrap import package_of
-from fastload.structure.loaded_types import loaded_types
+from fastload.structure.loaded_types import is_vision, loaded_types
 from fastload.structure.targets import has_targets
-from fastload.structure.tree import Path, name_of, tree_flatten
+from fastload.structure.tree import Path, Tree, name_of, tree_flatten
 from fastload.transforms import Compose, DecodeJpeg, Normalize
+from fastload.transforms.decode import POLICIES
 
 __all__ = ["offload"]
 
@@ -80,12 +81,14 @@ def offload(
     Raises:
         CannotOffloadError: it is not certain that the result would be the same, or there is nothing to move. It is a
             TypeError; the message has the reason and the lines to write instead.
-        ValueError: the data set is empty, or an argument is refused by :class:`PrefetchLoader`.
+        ValueError: the data set is empty, ``on_error`` is none of the three, or an argument is refused by
+            :class:`PrefetchLoader`.
     """
     if "images" in settings:
         raise TypeError(
             f"fl.offload finds the images of a batch itself; got images={settings['images']!r}: leave it out"
         )
+    chosen("on_error", on_error, POLICIES)
     theirs = loader if is_prefetcher(loader) else None
     try:
         with _same_random_numbers():
@@ -251,14 +254,8 @@ def _split(place: Place) -> Split:
     tree = tree_flatten(_samples(place.with_other(handover), PROBED))
     watch.look()
     targets = "together" if handover.was_given_targets else "beside" if has_targets(tree) else "none"
-    image = next(
-        (path for path, leaf in tree.leaves.items() if isinstance(leaf, loaded_types("PIL.Image", "Image"))), None
-    )
-    if handover.was_given_targets and image is not None:
-        raise CannotOffloadError(
-            f"{name_of(image, of='samples')} is a Pillow image among the targets: wrap the data set by "
-            "torchvision.datasets.wrap_dataset_for_transforms_v2, or let it yield a tv_tensors.Mask"
-        )
+    if handover.was_given_targets:
+        _refuse_images_among_targets(tree)
     try:
         parts = split(place.transform, targets=targets, seeded=watch.was_seeded)
     except TypeError as error:
@@ -267,6 +264,20 @@ def _split(place: Place) -> Split:
         hint = f"\n{SEEDING}" if watch.was_seeded else ""
         raise CannotOffloadError(f"nothing of {place.attribute} can move:\n{parts}{hint}")
     return parts
+
+
+def _refuse_images_among_targets(tree: Tree) -> None:
+    for path, leaf in tree.leaves.items():
+        if isinstance(leaf, loaded_types("PIL.Image", "Image")):
+            raise CannotOffloadError(
+                f"{name_of(path, of='samples')} is a Pillow image among the targets: wrap the data set by "
+                "torchvision.datasets.wrap_dataset_for_transforms_v2, or let it yield a tv_tensors.Mask"
+            )
+        if is_vision(leaf, "Image", "Video"):
+            raise CannotOffloadError(
+                f"{name_of(path, of='samples')} is a second image given to the transform, and each image on the device "
+                "draws random numbers of its own"
+            )
 
 
 def _normalized(transform: Compose, dtype: torch.dtype | None, memory_format: torch.memory_format | None) -> Compose:

@@ -97,10 +97,12 @@ class Scales:
     Attributes:
         dtype: of the result.
         at_once: whether no transform of fastload's can come before it.
+        takes: the images that it converts.
     """
 
     dtype: torch.dtype = torch.float32
     at_once: bool = False
+    takes: Takes = WHATEVER
     why: str = "when values are converted"
 
 

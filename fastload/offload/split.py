@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Any
 
 import torch
@@ -25,8 +24,9 @@ from fastload.offload.outcome import (
     TargetRole,
     Values,
 )
+from fastload.offload.package import package_of
 from fastload.offload.takes import WHATEVER, Takes
-from fastload.offload.unwrap import flattened, package_of
+from fastload.offload.unwrap import flattened
 from fastload.offload.worker_steps import WorkerSteps
 from fastload.transforms import CenterCrop, Compose, Normalize, Photometric, Resize
 
@@ -175,8 +175,9 @@ def _device_steps(outcomes: Sequence[Outcome]) -> Iterator[Any]:
 
 def _taken(outcomes: Sequence[Outcome]) -> Takes:
     """The images for which the device does the same."""
-    as_handed = takewhile(lambda outcome: not isinstance(outcome, Scales), outcomes)
-    taken = Takes.all_of(outcome.takes for outcome in as_handed if isinstance(outcome, Does | Nothing))
+    conversion = next((place for place, each in enumerate(outcomes) if isinstance(each, Scales)), len(outcomes))
+    as_handed = outcomes[: conversion + 1]
+    taken = Takes.all_of(outcome.takes for outcome in as_handed if isinstance(outcome, Does | Nothing | Scales))
     normalizes = next((outcome for outcome in outcomes if isinstance(outcome, Normalizes)), None)
     if normalizes is None or any(isinstance(outcome, Scales) for outcome in outcomes):
         return taken

@@ -18,16 +18,18 @@ class Takes:
     """The images for which what moves does the same.
 
     >>> Takes(modes=("L", "RGB")) & Takes(dtypes=(torch.uint8,))
-    Takes(modes=('L', 'RGB'), dtypes=(torch.uint8,), keeps=None)
+    Takes(modes=('L', 'RGB'), dtypes=(torch.uint8,), tensors=True, keeps=None)
 
     Attributes:
         modes: of Pillow images.
         dtypes: of tensors and arrays; None for all.
+        tensors: whether tensors at all.
         keeps: the dtype that images must have because the result is to have theirs; None if what moves converts them.
     """
 
     modes: tuple[str, ...] = MODES
     dtypes: tuple[torch.dtype, ...] | None = None
+    tensors: bool = True
     keeps: torch.dtype | None = None
 
     def __and__(self, other: Takes) -> Takes:
@@ -35,7 +37,7 @@ class Takes:
         dtypes = other.dtypes if self.dtypes is None else self.dtypes
         if self.dtypes is not None and other.dtypes is not None:
             dtypes = tuple(dtype for dtype in self.dtypes if dtype in other.dtypes)
-        return Takes(modes, dtypes, self.keeps or other.keeps)
+        return Takes(modes, dtypes, self.tensors and other.tensors, self.keeps or other.keeps)
 
     @classmethod
     def all_of(cls, several: Iterable[Takes]) -> Takes:

@@ -8,6 +8,7 @@ import torch
 
 from fastload import transforms
 from fastload.offload.outcome import Does, Nothing, Outcome, Scales, Stays, TargetRole, Values
+from fastload.offload.takes import Takes
 from fastload.offload.torchvision import PILLOWS
 
 __all__ = ["erasing", "outcome"]
@@ -26,7 +27,7 @@ def outcome(step: Any, values: Values) -> Outcome:
     except (TypeError, ValueError) as error:  # fastload's own refusal of an argument
         return Stays(str(error))
     if kind == "MaybeToTensor":
-        return Nothing() if values.are_tensors else Scales()
+        return Nothing() if values.are_tensors else Scales(takes=Takes(tensors=False))
     if kind in ("MaybePILToTensor", "ToNumpy", "PILToNumpy"):
         return Nothing(makes_tensors=True)
     return Stays(REASONS.get(kind, "fastload has none like it"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,9 @@ from fastload.offload.outcome import (
     TargetRole,
     Values,
 )
+from fastload.offload.package import package_of
 from fastload.offload.takes import COLOURS, Takes
+from fastload.structure.loaded_types import loaded_types
 
 __all__ = ["PILLOWS", "TRANSLATIONS", "outcome", "preset_steps"]
 
@@ -34,6 +36,8 @@ Translation = Callable[[Any, Values], Outcome]
 
 def outcome(step: Any, values: Values) -> Outcome:
     """What becomes of a transform of torchvision's."""
+    if package_of(step) != "torchvision":  # RandomApply and others hold steps of the user's, too
+        return Stays("fastload does not know it")
     translate = TRANSLATIONS.get(type(step).__name__)
     if translate is None:
         return Stays("fastload has none like it")
@@ -79,7 +83,7 @@ def _random_resized_crop(step: Any, values: Values) -> Outcome:
 
 
 def _random_crop(step: Any, values: Values) -> Outcome:
-    transform = transforms.RandomCrop(step.size, step.padding, step.pad_if_needed, step.fill, step.padding_mode)
+    transform = transforms.RandomCrop(step.size, step.padding, step.pad_if_needed, _fill(step.fill), step.padding_mode)
     return _geometric(step, values, transform, makes_one_size=True, fill=step.fill)
 
 
@@ -173,7 +177,7 @@ def _erasing(step: Any, values: Values) -> Outcome:
 
 
 def _to_tensor(step: Any, values: Values) -> Outcome:  # noqa: ARG001
-    return Stays("takes a Pillow image or an array") if values.are_tensors else Scales()
+    return Stays("takes a Pillow image or an array") if values.are_tensors else Scales(takes=Takes(tensors=False))
 
 
 def _to_dtype(step: Any, values: Values) -> Outcome:
@@ -240,7 +244,21 @@ def _composed(step: Any, values: Values) -> Outcome:
 
 
 def _fill(fill: Any) -> Any:
-    return 0 if fill is None else fill
+    """``fill`` as fastload takes it.
+
+    Raises:
+        ValueError: torchvision would take one value for images of one type, and another for those of another.
+    """
+    if not isinstance(fill, Mapping):
+        return 0 if fill is None else fill
+    of_vision = loaded_types("torchvision.tv_tensors", "Image", "Video")
+    kinds = (torch.Tensor, *loaded_types("PIL.Image", "Image"), *of_vision)
+    ours = [fill[key] for key in ((kind if kind in fill else "others") for kind in kinds) if key in fill]
+    if any(each != ours[0] for each in ours):
+        raise ValueError(f"fill differs from one type of images to another: {fill}")
+    masks = {kind: value for kind, value in fill.items() if kind in loaded_types("torchvision.tv_tensors", "Mask")}
+    others = {"others": ours[0]} if ours else {}
+    return others | masks
 
 
 TRANSLATIONS: dict[str, Translation] = {

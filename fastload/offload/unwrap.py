@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from fastload.arguments import quoted
+from fastload.arguments import not_a_class, quoted
+from fastload.offload.package import package_of
 from fastload.offload.torchvision import preset_steps
 
-__all__ = ["flattened", "package_of"]
+__all__ = ["flattened"]
 
 
 def flattened(transform: Any) -> Iterator[Any]:
@@ -23,6 +24,7 @@ def flattened(transform: Any) -> Iterator[Any]:
     if isinstance(transform, list | tuple):
         members: list[Any] | None = list(transform)
     else:
+        not_a_class("transform must be callable on an image", transform)
         if not callable(transform):
             raise TypeError(f"transform must be callable on an image, or a list of such; got {quoted(transform)}")
         members = _members(transform)
@@ -31,13 +33,6 @@ def flattened(transform: Any) -> Iterator[Any]:
     else:
         for member in members:
             yield from flattened(member)
-
-
-def package_of(step: Any) -> str:
-    """The package that a step's class comes from: "torchvision", "timm", …, by the module that defines it."""
-    module = type(step).__module__
-    known = ("torchvision.transforms", "timm.data", "albumentations")
-    return next((each.split(".")[0] for each in known if module == each or module.startswith(f"{each}.")), "")
 
 
 def _members(transform: Any) -> list[Any] | None:

@@ -144,7 +144,7 @@ class RandomGrayscale(_RandomColour):
 
 
 class Grayscale(_RandomColour):
-    """Convert all images to grey; they keep their 3 channels.
+    """Convert all images to grey; they keep their 3 channels, and those of one channel are grey already.
 
     >>> Grayscale()(torch.tensor([[[[1.0]], [[0.0]], [[0.0]]]])).flatten()
     tensor([0.2989, 0.2989, 0.2989])

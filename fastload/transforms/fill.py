@@ -62,7 +62,7 @@ def _types(*names: str) -> tuple[type, ...]:
 
 
 def _number(value: Any, fill: Any) -> float | None:
-    several = isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0
+    several = isinstance(value, Sequence) and not isinstance(value, str | bytes) and len(value) > 0
     values = list(value) if several else [value]
     if value is not None and not all(isinstance(each, Real) and not isinstance(each, bool) for each in values):
         raise TypeError(f"fill must be a number, or numbers by type such as {{tv_tensors.Mask: 255}}; got {fill!r}")

@@ -32,6 +32,12 @@ def test_the_odd_pixel_of_a_central_crop_is_where_albumentations_has_it(side):
     assert torch.equal(fl.split(crop).device(tensor(PHOTOGRAPH))[0], crop(image=PHOTOGRAPH)["image"])
 
 
+def test_a_central_crop_that_is_larger_than_the_image_is_refused_as_albumentations_does():
+    crop = fl.split(composed(A.CenterCrop(10_000, 8)))
+    with pytest.raises(ValueError, match=r"CenterCrop\(10000, 8\) is larger than an image"):
+        crop.device(tensor(PHOTOGRAPH))
+
+
 @pytest.mark.parametrize("std", [0.25, (0.25, 0.2, 0.3)], ids=["number", "channels"])
 def test_a_mean_that_is_one_number_is_for_all_channels(std):
     whole = A.Compose([A.Normalize(mean=0.5, std=std), A.ToTensorV2()])

@@ -8,6 +8,7 @@ import warnings
 import weakref
 from collections import OrderedDict, defaultdict
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from torch.utils.data import (
     Subset,
     default_collate,
 )
+from torchvision import transforms as v1
 from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder, VOCDetection, wrap_dataset_for_transforms_v2
 from torchvision.transforms import v2
@@ -131,6 +133,15 @@ def test_parts_of_data_sets(folder, photographs, made_of):
         assert_near(ours[0], theirs[0])
 
 
+def test_a_transform_that_was_set_later_is_the_one_that_moves(photographs):
+    """As of validation data, whose transform is put into a copy of the training data."""
+    for first in (None, v2.Compose([v2.Resize((32, 32)), v2.ToImage()])):
+        folder = ImageFolder(photographs / "train", transform=first)
+        folder.transform = evaluation()
+        for ours, theirs in zip(fl.offload(loader_of(folder), device="cpu"), loader_of(folder), strict=True):
+            assert_near(ours[0], theirs[0])
+
+
 @pytest.mark.parametrize(
     "collate",
     [
@@ -139,10 +150,12 @@ def test_parts_of_data_sets(folder, photographs, made_of):
             "pixels": torch.stack([sample["image"] for sample in samples]),
             "name": [sample["name"] for sample in samples],
         },
+        lambda samples: {"pixels": torch.stack([sample["image"] for sample in samples], 0)},
+        lambda samples: {name: collated([sample[name] for sample in samples]) for name in samples[0]},
         lambda samples: ([sample["name"] for sample in samples], [sample["image"] for sample in samples]),
         lambda samples: tuple(zip(*((sample["image"], sample["number"]) for sample in samples), strict=True)),
     ],
-    ids=["PyTorch's", "a stack", "a list", "tuples"],
+    ids=["PyTorch's", "a stack", "a stack along 0", "by type", "a list", "tuples"],
 )
 def test_a_batch_has_the_structure_of_the_users_own_collate_function(pairs, collate):
     ours = fl.offload(loader_of(pairs, collate_fn=collate), device="cpu")
@@ -421,6 +434,58 @@ def test_dtype_auto_is_that_of_the_device(photographs):
     assert images.dtype is torch.float32
 
 
+class Tensors(Pairs):
+    """Images as tensors, of any type."""
+
+    def __init__(self, pairs, *steps, of=torch.Tensor):
+        super().__init__(pairs.files, v2.Compose(steps))
+        self.of = of
+
+    def __getitem__(self, index):
+        return self.transform(torch.zeros(3, 16, 16, dtype=torch.uint8).as_subclass(self.of)), index
+
+
+class Where(Pairs):
+    """Computes with what is a tensor."""
+
+    def __getitem__(self, index):
+        image = super().__getitem__(index)["image"]
+        return (image - 0.5) / 0.5 if isinstance(image, torch.Tensor) else image
+
+
+class Stereo(Pairs):
+    def __getitem__(self, index):
+        image = tv_tensors.Image(torch.zeros(3, 16, 16, dtype=torch.uint8))
+        return self.transform(image, tv_tensors.Image(image + 1))
+
+
+class Named(Pairs):
+    def __getitem__(self, index):
+        return self.transform(img=Image.open(self.files[index]))
+
+
+@dataclass(frozen=True)
+class Frozen(Dataset):
+    transform: object
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return self.transform(Image.new("RGB", (16, 16))), index
+
+
+def without_its_transform(pairs):
+    folder = ImageFolder(pairs.files[0].parents[1], transform=pairs.transform)
+    folder.transform = None
+    return folder
+
+
+def collated(values):
+    """A batch by the type of its samples, as users write it."""
+    return torch.stack(values) if isinstance(values[0], torch.Tensor) else values
+
+
 class Stream(torch.utils.data.IterableDataset):
     transform = evaluation()
 
@@ -451,12 +516,33 @@ class Stream(torch.utils.data.IterableDataset):
         (lambda p: DataLoader(p, 2, collate_fn=lambda b: mixed(default_collate(b))), r"transform=T.MixUp\(...\)"),
         (lambda p: DataLoader(Transforming(p.files, p.transform)), "a transform of torchvision's v2"),
         (lambda p: DataLoader(ConcatDataset([p, Pairs(p.files, evaluation())])), "two objects"),
+        (lambda p: DataLoader(without_its_transform(p)), "transform is None, and dataset.transforms still has one"),
+        (lambda p: DataLoader(Where(p.files, p.transform)), "__sub__ of images"),
+        (lambda p: DataLoader(Tensors(p, v2.CenterCrop(8), v2.ToTensor())), "is given a tensor"),
+        (lambda p: DataLoader(Tensors(p, UNIT, of=tv_tensors.Mask)), "is given a Mask alone.* in one call"),
+        (lambda p: DataLoader(Stereo(p.files, v2.Compose([v2.RandomHorizontalFlip()]))), "is a second image"),
+        (lambda p: DataLoader(Named(p.files, v1.Compose([v1.ToTensor()]))), "by keyword, without image: with img"),
+        (lambda p: DataLoader(Frozen(p.transform)), "cannot have another transform: cannot assign"),
     ],
 )
 def test_what_it_does_not_know_is_refused_with_the_lines_to_write(pairs, refused, reason):
     with pytest.raises(TypeError, match=reason) as raised:
         fl.offload(refused(pairs))
     assert "T.DecodeJpeg()" in str(raised.value)
+
+
+def test_a_loader_that_computes_with_batches_is_refused(pairs):
+    class Scaled(DataLoader):
+        def __iter__(self):
+            yield from (batch["image"] * 2 - 1 for batch in super().__iter__())
+
+    with pytest.raises(TypeError, match="a Scaled has an __iter__ of its own"):
+        fl.offload(Scaled(pairs))
+
+
+def test_a_misspelt_policy_is_refused_for_decoded_images_too(pairs):
+    with pytest.raises(ValueError, match="on_error must be one of 'raise', 'skip', 'zero'; got 'ignore'"):
+        fl.offload(DataLoader(Arrays(pairs, np.uint8, v2.ToImage())), on_error="ignore")
 
 
 @pytest.mark.parametrize("mode", ["P", "RGBA", "I;16"])

@@ -12,6 +12,7 @@ import torchvision
 from PIL import Image
 from skimage import data
 from torchvision import transforms as v1
+from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 import fastload as fl
@@ -171,6 +172,7 @@ def test_what_is_random_has_the_distribution_of_torchvision(transform):
         (v2.Resize(32, antialias=False), "antialias"),
         (v2.RandomCrop(8, padding=2, padding_mode="reflect"), "padding_mode"),
         (v2.RandomCrop(8, padding=2, fill=(1, 2, 3)), "fill"),
+        (v2.RandomCrop(8, padding=2, fill={tv_tensors.Image: 9, "others": 0}), "fill differs"),
         (v2.Grayscale(1), "channels"),
         (v2.Grayscale(3), "channels"),
         (v2.GaussianBlur(3), "one size"),
@@ -179,6 +181,7 @@ def test_what_is_random_has_the_distribution_of_torchvision(transform):
         (v2.RandomErasing(value="random"), "noise among bytes"),
         (v2.RandomApply([v2.RandomPerspective()]), "holds one that stays"),
         (v2.RandomApply([v2.ToImage()]), "holds a conversion"),
+        (v2.RandomApply([type("RandomInvert", (), {"__call__": lambda _, image: image, "p": 1.0})()]), "not know it"),
         (v2.Lambda(torch.neg), "none like it"),
         (abs, "does not know it"),
     ],
