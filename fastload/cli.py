@@ -175,10 +175,13 @@ def doctor(
     that trains on a batch. Exit code 0: nothing to change; 1: there is; 2: it could not be examined.
     """
     from fastload import doctor as practice  # noqa: PLC0415
+    from fastload.report.plot import check_picture  # noqa: PLC0415
 
     own_output = sys.stderr if as_json else sys.stdout  # of the script
     try:
         with one_line_errors(), redirect_stdout(own_output), practice.ProgressBar(steps) as bar:
+            if plot is not None:
+                check_picture(plot)
             found = practice.examine(practice.find(target, arguments or [], steps, seconds, bar.advance), bar.measuring)
             if plot is not None and found.report is not None:
                 found.report.plot(plot)

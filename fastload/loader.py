@@ -283,6 +283,12 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
     def _samplers(self) -> SamplerState:
         return SamplerState(self.loader, Share.of(self.loader, self._shard))
 
+    @property
+    def _latest(self) -> Progress | None:
+        """That of the pass that began or yielded last: several may be open, one within the other."""
+        known = [each.progress for each in self._passes] + ([] if self._progress is None else [self._progress])
+        return max(known, key=lambda each: each.turn, default=None)
+
     def _settle_epoch(self) -> None:
         """Decide which epoch the next pass is; docs/randomness.md has the rule."""
         last, before = self._progress, self._samplers_epoch
@@ -432,7 +438,7 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
             return dict(self._resumption.state)
         # A stateful loader that was never iterated over starts its workers here.
         with garbage_kept_from_workers(), sending_by_value(source_of(self.loader)):
-            return state_after(self._progress, self._samplers, self.seed, self.epoch)
+            return state_after(self._latest, self._samplers, self.seed, self.epoch)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume where ``state`` was taken, in a loader made like the one that it was taken from; open passes end.
@@ -482,11 +488,11 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
         samplers, resumption = self._samplers, self._resumption
         state = resumption.state if resumption else state_after(None, samplers, self.seed, self.epoch)
         samples = samplers.share.run if samplers.share.run > 1 else samplers.batch_size or 1
-        self.load_state_dict(skipping(state, batches, samples))
+        draws_anew = resumption is None or resumption.draws_anew or not resumption.first.drawn
+        self.load_state_dict(skipping(state, batches, samples, draws_anew=draws_anew))
         assert self._resumption is not None
         if resumption is None or resumption.skipped is not None:
             self._resumption.skipped = batches + (resumption.skipped or 0 if resumption else 0)
-        self._resumption.draws_anew = resumption is None or resumption.draws_anew or not resumption.first.drawn
 
 
 def _plan(

@@ -22,7 +22,7 @@ from fastload.doctor.rates import (
     with_workers,
 )
 from fastload.doctor.sample_times import SampleTimes, time_samples
-from fastload.doctor.script import ScriptError
+from fastload.doctor.script import ScriptError, as_main
 from fastload.doctor.target import ExaminedLoader
 from fastload.report.report import Report
 from fastload.report.setup import Setup
@@ -140,7 +140,8 @@ def examine(target: ExaminedLoader, advance: Callable[[str], None] = lambda _: N
     report = target.measured.report(show=False) if target.measured is not None else None
     setup = report.setup if report is not None else Setup.of(target.loader, device.type)
     try:
-        found = dict(_measured(target.loader, inner, setup, device, advance)) if inner is not None else {}
+        with as_main(target.main):
+            found = dict(_measured(target.loader, inner, setup, device, advance)) if inner is not None else {}
     except Exception as error:
         raise ScriptError(f"the loader of {target.name} failed") from error
     return Examination(target.name, str(device), setup, report, others=target.others, seconds=target.seconds, **found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import runpy
 import sys
 import threading
 import time
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -25,7 +25,7 @@ from fastload.report.measured import MeasuredLoader
 from fastload.report.watch import WatchedLoader, WatchedPass
 from fastload.streams import side_stream
 
-__all__ = ["ScriptError", "Seen", "run_script"]
+__all__ = ["ScriptError", "ScriptRun", "Seen", "as_main", "run_script"]
 
 
 class EnoughError(BaseException):
@@ -42,6 +42,19 @@ class Seen:
 
     measured: MeasuredLoader
     loader: Any
+
+
+@dataclass(frozen=True)
+class ScriptRun:
+    """What a script showed: its loaders, the one that gave most batches first.
+
+    ``main`` is the script's module: see :func:`as_main`. ``is_out_of_time`` says that it was ended before it had made
+    all steps.
+    """
+
+    loaders: list[Seen]
+    main: ModuleType
+    is_out_of_time: bool
 
 
 class Watch:
@@ -96,10 +109,9 @@ class Watch:
 
 def run_script(
     path: Path, arguments: Sequence[str], steps: int, seconds: float, advance: Callable[[], None] = lambda: None
-) -> tuple[list[Seen], bool]:
+) -> ScriptRun:
     """Run a script as ``python path arguments`` does, until a loader of its has given so many batches.
 
-    The loaders come with the one that gave most batches first, and with whether ``seconds`` ended the script before.
     ``advance`` is called with each batch.
 
     Raises:
@@ -116,16 +128,19 @@ def run_script(
         with watch.of_fastload(loader):
             return begin_prefetching(loader)
 
+    main = ModuleType("__main__")
+    main.__file__ = str(path)  # workers that are spawned read it
     with (
+        as_main(main),
         mock.patch.object(DataLoader, "__iter__", iterate),
         mock.patch.object(PrefetchLoader, "__iter__", iterate_prefetching),
         mock.patch.object(sys, "argv", [str(path), *arguments]),
         mock.patch.object(sys, "path", [str(path.parent), *sys.path]),
     ):
-        _run_until_enough(path)
+        _run_until_enough(path, main)
     if not watch.batches:
         raise ValueError(f"{path} iterated over no DataLoader of PyTorch's, and over no PrefetchLoader")
-    return [watch.loaders[number] for number, _ in watch.batches.most_common()], watch.is_out_of_time
+    return ScriptRun([watch.loaders[number] for number, _ in watch.batches.most_common()], main, watch.is_out_of_time)
 
 
 def prefetcher_around(loader: DataLoader[Any]) -> Any:
@@ -139,14 +154,26 @@ def prefetcher_around(loader: DataLoader[Any]) -> Any:
     return None
 
 
-def _run_until_enough(path: Path) -> None:
+@contextmanager
+def as_main(module: ModuleType | None) -> Iterator[None]:
+    """A context in which ``module`` is the main one: pickle, which sends data sets to spawned workers, asks for it."""
+    before = sys.modules["__main__"]
+    sys.modules["__main__"] = module or before
     try:
-        runpy.run_path(str(path), run_name="__main__")
+        yield
+    finally:
+        sys.modules["__main__"] = before
+
+
+def _run_until_enough(path: Path, main: ModuleType) -> None:
+    try:
+        exec(compile(path.read_bytes(), str(path), "exec"), vars(main))
     except EnoughError as enough:
         enough.__traceback__ = None  # its frames keep the model
     except SystemExit as end:
         if end.code not in (None, 0):
-            raise ScriptError(f"{path} ended with exit code {end.code}") from end
+            how = f"by sys.exit({end.code!r})" if isinstance(end.code, str) else f"with exit code {end.code}"
+            raise ScriptError(f"{path} ended {how}") from end
     except Exception as error:
         raise ScriptError(f"{path} failed") from error
     if torch.accelerator.is_available():

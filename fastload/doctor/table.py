@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -58,7 +58,7 @@ def _sample(found: Examination) -> Table | None:
     table = _table()
     for name, seconds in parts.items():
         if seconds is not None:
-            table.add_row(name, f"{seconds * 1e3:.2f} ms", _bar(seconds / sample.whole))
+            table.add_row(name, f"{seconds * 1e3:.2f} ms", Bar(seconds / sample.whole))
     table.add_row("in all", f"{sample.whole * 1e3:.2f} ms", f"{1 / sample.whole:,.0f} samples/s on one core")
     return table
 
@@ -71,7 +71,7 @@ def _rates(found: Examination) -> Table | None:
         return None
     table, most = _table(), max([*rates.values(), 1e-9])
     for name, rate in rates.items():
-        table.add_row(name, f"{rate:,.0f} samples/s", _bar(rate / most))
+        table.add_row(name, f"{rate:,.0f} samples/s", Bar(rate / most))
     if found.needed < float("inf"):
         table.add_row("training takes", f"{found.needed:,.0f} samples/s", "when it does not wait")
     return table
@@ -112,5 +112,11 @@ def _table() -> Table:
     return table
 
 
-def _bar(part: float) -> str:
-    return "█" * round(BAR * min(1.0, part))
+class Bar:
+    """A bar of a chart, for rich; of "#" where the terminal's encoding has no blocks."""
+
+    def __init__(self, part: float) -> None:
+        self.length = round(BAR * min(1.0, part))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(("#" if options.ascii_only else "█") * self.length)

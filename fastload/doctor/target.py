@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ class ExaminedLoader:
 
     ``measured`` is the loader as a training loop used it, None if none ran; ``loader`` the one to take apart; ``name``
     how the user calls it; ``others`` how many more loaders the script used; ``seconds`` after how many the loop was
-    ended before it had made all steps, None if it was not.
+    ended before it had made all steps, None if it was not; ``main`` the script's module, None if it is no script.
     """
 
     name: str
@@ -44,6 +45,7 @@ class ExaminedLoader:
     measured: MeasuredLoader | None = None
     others: int = 0
     seconds: float | None = None
+    main: ModuleType | None = None
 
 
 def find(
@@ -63,9 +65,10 @@ def find(
     if path.suffix == ".py":
         if not path.is_file():
             raise ValueError(f"TARGET must be a script that is there, module:factory, or a folder; got {target!r}")
-        (first, *others), is_out_of_time = run_script(path, arguments, steps, seconds, advance)
-        cut = seconds if is_out_of_time else None
-        return ExaminedLoader(target, first.loader, first.measured, len(others), cut)
+        run = run_script(path, arguments, steps, seconds, advance)
+        first, *others = run.loaders
+        cut = seconds if run.is_out_of_time else None
+        return ExaminedLoader(target, first.loader, first.measured, len(others), cut, run.main)
     if ":" in target:
         return of_factory(target, steps, seconds, advance)
     raise ValueError(f"TARGET must be a script (train.py), module:factory, or a folder of images; got {target!r}")
@@ -119,7 +122,7 @@ def _named(target: str) -> Any:
     module, _, name = target.partition(":")
     try:
         return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:  # the last of an empty name
         raise NoTargetError(f"{target} cannot be called: {error}") from error
 
 
@@ -129,7 +132,9 @@ def trained(
     """The loader after a loop of so many steps, and whether so many seconds after the first batch ended it before."""
     measured = loader if isinstance(loader, MeasuredLoader) else watch(loader)
     batches = chain.from_iterable(measured for _ in range(steps))  # epochs, as many as it takes
-    train(next(batches))
+    if (first := next(batches, None)) is None:
+        raise NoTargetError("the loader has no batch to train on")
+    train(first)
     end = time.perf_counter() + seconds
     for made, batch in enumerate(islice(batches, steps), 1):
         train(batch)

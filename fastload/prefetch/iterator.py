@@ -165,7 +165,7 @@ class PrefetchIterator(Iterator[Any]):
         spare: list[SlotPool],
     ) -> None:
         self._side = prepare.side
-        self._progress = source.progress
+        self.progress = source.progress
         self._clock = source.clock
         self._consumer_state = source.consumer
         self._slots = slots
@@ -209,7 +209,7 @@ class PrefetchIterator(Iterator[Any]):
             self._release_slot()
             entry = self._items.first()  # if a signal handler raises meanwhile, the next call goes on here
             if isinstance(entry, End):
-                self._progress.ended = entry.is_complete
+                self.progress.ended = entry.is_complete
                 if entry.is_complete and self._consumer_state is not None:
                     self._consumer_state.ended()
                 self._end = entry  # if a signal handler raises meanwhile, the next call raises its error
@@ -248,7 +248,7 @@ class PrefetchIterator(Iterator[Any]):
                 warnings.warn(item.remark, UserWarning, stacklevel=4)
             self._side.hand_over(item.memory, item.ready, consumer)
             batch = self._with_the_rest(item.batch) if item.has_unmoved else item.batch
-            self._progress.yielded = item.position
+            self.progress.has_yielded(item.position)
             if self._consumer_state is not None:
                 self._consumer_state.holds(item.position.loader, is_last=item.is_last)
             self._clock.given(item.times, asked, consumer)

@@ -11,7 +11,7 @@ from fastload.report.timeline import Lane
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["DPI", "FONT", "Theme", "load_matplotlib", "plot"]
+__all__ = ["DPI", "FONT", "Theme", "check_picture", "load_matplotlib", "plot"]
 
 # By Okabe and Ito, which the colour-blind can tell apart.
 COLOURS = {
@@ -86,6 +86,18 @@ def plot(lanes: Sequence[Lane], window: tuple[float, float], title: str, path: P
     plt.close(figure)
 
 
+def check_picture(path: Path) -> None:
+    """Refuse a file that would be no picture.
+
+    Raises:
+        ValueError: the suffix is none of .png, .svg and .pdf, or there is no such folder.
+    """
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise ValueError(f"the suffix of a picture must be .png, .svg or .pdf; got {str(path)!r}")
+    if not path.parent.is_dir():
+        raise ValueError(f"a picture's folder must be there; got {str(path)!r}")
+
+
 def load_matplotlib(path: Path) -> Any:
     """``matplotlib.pyplot``, drawing to files.
 
@@ -93,8 +105,7 @@ def load_matplotlib(path: Path) -> Any:
         ModuleNotFoundError: it is not installed.
         ValueError: it writes no such file.
     """
-    if path.suffix not in (".png", ".svg", ".pdf"):
-        raise ValueError(f"the suffix of a picture must be .png, .svg or .pdf; got {str(path)!r}")
+    check_picture(path)
     try:
         import matplotlib as mpl  # noqa: PLC0415
     except ModuleNotFoundError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +17,8 @@ from fastload.resume.samplers import SamplerState, length_of
 from fastload.structure.tree import Tree
 
 __all__ = ["Position", "Progress", "own_state"]
+
+TURNS = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -42,15 +45,17 @@ class Progress:
     ([1, 2], 0)
 
     ``start`` is :meth:`SamplerState.start` from before the pass; ``first`` is the position at which a resumed pass
-    begins. Make one after ``iter(loader)``, when the loader's own state is that of the pass. The pass sets ``yielded``
-    with each batch, and ``ended`` after the last one; its source calls ``exhausted``, or ``closed``. ``samplers_epoch``
-    is that of :class:`SamplerState` when the pass began, or when the loader was exhausted.
+    begins. Make one after ``iter(loader)``, when the loader's own state is that of the pass. The pass calls
+    ``has_yielded`` with each batch, and sets ``ended`` after the last one; its source calls ``exhausted``, or
+    ``closed``. ``samplers_epoch`` is that of :class:`SamplerState` when the pass began, or when the loader was
+    exhausted. Of several passes, the one that began or yielded last has the largest ``turn``.
     """
 
     def __init__(self, loader: Any, epoch: int, start: Mapping[str, Any], first: Position | None = None) -> None:
         self.epoch = epoch
         self.start = start
         self.ended = False
+        self.turn = next(TURNS)
         self._loader = loader
         self._samplers = SamplerState(loader)
         self.samplers_epoch = self._samplers.epoch
@@ -63,6 +68,11 @@ class Progress:
         self._is_closed = False
         self._changed = Condition()  # of the two above
         self._process = os.getpid()
+
+    def has_yielded(self, position: Position) -> None:
+        """Note that the batch before ``position`` was yielded."""
+        self.yielded = position
+        self.turn = next(TURNS)
 
     @property
     def is_untouched(self) -> bool:

@@ -191,7 +191,10 @@ class SamplerState:
             self._source._iterator = iterator  # noqa: SLF001
         if not self.can_rebatch:
             return iterator, skipped.missing
-        return iterator, 0 if skipped.missing < (batch_size or 1) else ceil(skipped.missing / whole.batch_size)
+        if whole.drop_last:  # no batch of the epoch is short of samples
+            return iterator, ceil(skipped.missing / whole.batch_size)
+        is_short = skipped.missing < (batch_size or 1)
+        return iterator, 0 if is_short else max(1, skipped.missing // whole.batch_size)
 
     def _keeps_workers(self) -> bool:
         return isinstance(self._source, DataLoader) and bool(self._source.persistent_workers)

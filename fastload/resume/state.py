@@ -60,8 +60,11 @@ def state_after(progress: Progress | None, samplers: SamplerState, seed: int, ep
     }
 
 
-def skipping(state: Mapping[str, Any], batches: int, samples: int) -> dict[str, Any]:
-    """``state`` after so many more batches, each of which has ``samples`` samples on this rank, none being read."""
+def skipping(state: Mapping[str, Any], batches: int, samples: int, *, draws_anew: bool) -> dict[str, Any]:
+    """``state`` after so many more batches, each of which has ``samples`` samples on this rank, none being read.
+
+    ``draws_anew`` as of :class:`Resumption`.
+    """
     drawn = batches * (state["made_as"]["batch_size"] or 1)
     return {
         **state,
@@ -71,6 +74,7 @@ def skipping(state: Mapping[str, Any], batches: int, samples: int) -> dict[str, 
         "loader": None,  # the wrapped loader's own state is that of its first batch
         "checksum": None,  # nobody has read the last of them
         "finished": None,
+        "draws_anew": draws_anew,
     }
 
 
@@ -115,7 +119,7 @@ class Resumption:
         position = Position(**{field.name: self.state[field.name] for field in fields(Position)})
         self.first = _converted(position, state["made_as"], now)
         self.skipped: int | None = None
-        self.draws_anew = False
+        self.draws_anew = state.get("draws_anew") is True
 
     def restore(self) -> None:
         """Set the samplers' epoch, and torch's default generator as it was when the state was taken."""

@@ -94,11 +94,12 @@ def evaluate(
 @contextmanager
 def _in_evaluation_mode(model: nn.Module) -> Iterator[None]:
     modes = {module: module.training for module in model.modules()}
+    is_training = model.training
     try:
         model.eval()
         yield
     finally:
-        model.train(modes[model])  # a module's own train() may do more, such as merge weights: this undoes it
+        model.train(is_training)  # a module's own train() may do more, such as merge weights: this undoes it
         for module, mode in modes.items():
             module.training = mode
 

@@ -640,7 +640,9 @@ class TrainStep:
         return [parameter for optimizer in self._optimizers for parameter in _parameters(optimizer)]
 
     def _gradients(self) -> list[Tensor]:
-        return [parameter.grad for parameter in self._parameters() if parameter.grad is not None]
+        """Each once, though several optimizers may share a parameter."""
+        parameters = {id(each): each for each in self._parameters()}.values()
+        return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
 def _each(losses: Losses, output: object, change: Callable[[Any], Any]) -> tuple[Losses, object]:
@@ -661,7 +663,7 @@ def _listed(given: Any) -> list[Any]:
 
 
 def _as_one(model: nn.Module | Sequence[nn.Module]) -> nn.Module:
-    return model if isinstance(model, nn.Module) else nn.ModuleList(model)
+    return model if isinstance(model, nn.Module) or not isinstance(model, Sequence) else nn.ModuleList(model)
 
 
 def _parameters(optimizer: Optimizer) -> list[Tensor]:

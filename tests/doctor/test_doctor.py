@@ -1,5 +1,6 @@
 """``fastload doctor``: scripts, factories and folders as users have them, examined as they are."""
 
+import io
 import json
 import subprocess
 import sys
@@ -167,7 +168,11 @@ def test_a_script_that_fails_is_told_of_with_its_traceback(script, capfd):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("x = 1\n", "iterated over no DataLoader"), ("import sys\nsys.exit(3)\n", "ended with exit code 3")],
+    [
+        ("x = 1\n", "iterated over no DataLoader"),
+        ("import sys\nsys.exit(3)\n", "ended with exit code 3"),
+        ("import sys\nsys.exit('no data')\n", "ended by sys.exit('no data')"),
+    ],
 )
 def test_a_script_without_a_loader_is_refused(script, text, message):
     result = run(script(text))
@@ -175,7 +180,7 @@ def test_a_script_without_a_loader_is_refused(script, text, message):
     assert message in result.stderr
 
 
-@pytest.mark.parametrize("target", ["nothing.py", "neither", "no_such_module:loader"])
+@pytest.mark.parametrize("target", ["nothing.py", "neither", "no_such_module:loader", ":loader"])
 def test_what_is_no_target_is_refused(target):
     result = run(target)
     assert result.exit_code == 2
@@ -419,6 +424,45 @@ def test_several_workers_of_a_stream_are_advised_with_what_they_ask_of_it():
     )
     assert "torch.utils.data.get_worker_info()" in advice
     assert examined({0: 100, 1: 200}, dataset=Stream(64)).changes == ["DataLoader(..., num_workers=1)  # at most 2.00x"]
+
+
+SPAWNING = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return torch.tensor(index)
+
+if __name__ == "__main__":
+    for batch in DataLoader(Numbers(), 4, num_workers=1, multiprocessing_context="spawn"):
+        pass
+"""
+
+
+def test_workers_that_are_spawned_find_the_data_set_of_the_script(script):
+    result = run(script(SPAWNING), "--steps", 8)
+    assert result.exit_code in (0, 1), result.output
+    assert "1 worker" in result.stdout
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_bars_are_of_what_the_terminal_can_show(encoding):
+    text = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    Console(file=text).print(examined({0: 100, 1: 200}))
+    text.flush()
+    assert {"utf-8": "█", "ascii": "#"}[encoding] in text.buffer.getvalue().decode(encoding)
+
+
+@pytest.mark.parametrize("picture", ["steps.jpg", "nowhere/steps.png"])
+def test_a_picture_that_cannot_be_written_is_refused_before_anything_is_measured(script, picture):
+    result = run(script("raise RuntimeError"), "--plot", picture)
+    assert result.exit_code == 2
+    assert picture in result.stderr
+    assert "RuntimeError" not in result.stderr
 
 
 def test_it_runs_as_a_program_with_workers(script, photographs):

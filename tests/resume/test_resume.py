@@ -52,6 +52,13 @@ class Images(Dataset):
         return image(index), index
 
 
+class Batches(Images):
+    """Sample ``indices`` is the batch of these images."""
+
+    def __getitem__(self, indices):
+        return torch.stack(list(map(image, indices))), torch.tensor(indices)
+
+
 class Stream(IterableDataset):
     """The samples in turns, every worker its own."""
 
@@ -115,6 +122,12 @@ KINDS = {
     "eager": loader_with(Mirrored),
     "distributed": loader_with(lambda data: DistributedSampler(data, 2, 1, seed=3)),
     "batch_sampler": with_batch_sampler,
+    "batches at once": lambda workers: DataLoader(
+        Batches(),
+        batch_size=None,
+        sampler=BatchSampler(RandomSampler(Images(), generator=generators()[0]), BATCH, drop_last=False),
+        num_workers=workers,
+    ),
     "single": lambda workers: DataLoader(Images(), batch_size=None, shuffle=True, num_workers=workers),
     "stream": lambda workers: DataLoader(Stream(), batch_size=BATCH, num_workers=workers),
     "batches": lambda workers: list(DataLoader(Images(), batch_size=BATCH)),  # noqa: ARG005
@@ -495,6 +508,47 @@ def test_batches_may_be_skipped_before_or_after_the_epoch_is_set(kind, calls):
     whole = begun("epoch")
     assert {epoch for epoch, *_ in whole} == {2}
     assert_same(begun(*calls), whole[2:])
+
+
+def test_a_state_of_a_skipped_epoch_that_has_not_begun_is_gone_on_with():
+    torch.manual_seed(1)
+    whole = [[row(epoch, batch) for batch in loader] for loader in [prefetched("shuffled")] for epoch in range(3)]
+    torch.manual_seed(1)
+    loader, resumed = prefetched("shuffled"), prefetched("shuffled")
+    loader.skip(2)
+    state = loader.state_dict()
+    torch.manual_seed(2)
+    resumed.load_state_dict(state)
+    assert_same([row(0, batch) for batch in resumed], whole[0][2:])
+    for epoch in (1, 2):
+        assert_same([row(epoch, batch) for batch in resumed], whole[epoch])
+
+
+@pytest.mark.parametrize(("drop_last", "batches"), [(False, 5), (True, 4)])
+def test_no_more_batches_are_skipped_than_there_are(drop_last, batches):
+    for skipped in (batches + 1, batches + 4):
+        loader = fl.PrefetchLoader(DataLoader(Images(), BATCH, drop_last=drop_last), device="cpu")
+        assert len(loader) == batches
+        loader.skip(skipped)
+        with pytest.raises(ValueError, match=f"after {skipped} batches of epoch 0, and the loader has {batches}:"):
+            iter(loader)
+
+
+def test_within_another_pass_the_state_is_that_of_the_batch_that_came_last():
+    """As where batch norm's statistics are taken from the training data within an epoch."""
+    torch.manual_seed(1)
+    loader, resumed = prefetched("shuffled"), prefetched("shuffled")
+    rest = []
+    for number, batch in enumerate(loader):
+        if number == 0:
+            assert len(list(loader)) == LENGTH
+        if number == 1:
+            state = loader.state_dict()
+        if number > 1:
+            rest.append(row(0, batch))
+    assert (state["epoch"], state["batches"]) == (0, 2)
+    resumed.load_state_dict(state)
+    assert_same([row(0, batch) for batch in resumed], rest)
 
 
 def test_another_epoch_of_a_loader_with_a_state_is_begun_at_its_first_batch_too():

@@ -123,6 +123,25 @@ def test_an_error_leaves_the_model_as_it_was_too():
     assert_left_as_it_was(model, modes)
 
 
+class Wrapper:
+    """Hands on what it is asked for, and is no Module itself."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+    def __call__(self, images):
+        return self.model(images)
+
+
+def test_a_wrapper_that_is_no_module_is_evaluated_and_left_as_it_was():
+    model = TinyNet()
+    assert fl.evaluate(Wrapper(model), make_batches(2), accuracy()) is not None
+    assert model.training
+
+
 class Merging(nn.Linear):
     """Adds its adapter to its weight for evaluation, and takes it off for training, as LoRA's layers do."""
 

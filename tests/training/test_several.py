@@ -43,6 +43,24 @@ def test_a_generator_and_its_discriminator_train_in_turn_as_by_hand():
         assert_same_weights(model, reference)
 
 
+@pytest.mark.parametrize("how", ["flush", "items"])
+def test_the_gradient_of_a_parameter_that_two_optimizers_share_is_averaged_once(how):
+    model, reference = models = [nn.Linear(6, 3) for _ in range(2)]
+    reference.load_state_dict(model.state_dict())
+    trained, by_hand = ([sgd(each), torch.optim.SGD([each.weight], 0.5)] for each in models)
+    images, labels = torch.randn(8, 6), torch.randint(0, 3, (8,))
+    nn.functional.cross_entropy(reference(images), labels).backward()
+    for optimizer in by_hand:
+        optimizer.step()
+    step = TrainStep(model, trained, nn.functional.cross_entropy, accumulate=2 if how == "flush" else 1)
+    if how == "flush":  # the first of two batches is averaged as the only one
+        step(images, labels)
+        step.flush()
+    else:
+        step(images, labels, items=8)
+    assert_same_weights(model, reference)
+
+
 def batches_of(number):
     return [(torch.randn(8, 6), torch.randint(0, 3, (8,))) for _ in range(number)]
 
