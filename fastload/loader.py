@@ -27,7 +27,7 @@ from fastload.report.setup import Setup
 from fastload.resume.begun import is_begun_elsewhere
 from fastload.resume.consumer_state import ConsumerState, pull_from, source_of
 from fastload.resume.guarded_collate import GuardedCollate
-from fastload.resume.position import Progress
+from fastload.resume.position import Latest, Progress
 from fastload.resume.samplers import SamplerState
 from fastload.resume.share import Share
 from fastload.resume.state import Resumption, skipping, state_after
@@ -159,7 +159,8 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
     def _begin_unused(self) -> None:
         """What a loader has beside its settings and its place in training."""
         self.clock = LoaderClock()
-        self._progress: Progress | None = None
+        self._progress: Progress | None = None  # of the pass that began last
+        self._latest = Latest()
         self._resumed: Resumption | None = None  # where the last pass began
         self._identity = object()  # names this loader among those of a data set
         self._is_epoch_set = self._was_epoch_set = False  # that of the next and of the last pass, by the user
@@ -177,6 +178,7 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
         unused = (
             "clock",
             "_progress",
+            "_latest",
             "_resumed",
             "_identity",
             "_is_epoch_set",
@@ -270,11 +272,12 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
         prepare = Preparer(self._side, self.transform, key, self.clock.files, samples, self._images, samplers)
         self._samplers_epoch = progress.samplers_epoch
         self.epoch += 1
-        self._progress, self._resumption, self._resumed = progress, None, resumption
+        self._progress = self._latest.progress = progress
+        self._resumption, self._resumed = None, resumption
         self._is_epoch_set, self._was_epoch_set = False, self._is_epoch_set
         decode = DecodeStage.of(self.transform, self.device) if yields_fresh_batches(self.loader) else None
         source = BatchSource(batches, progress, self.clock.begin_pass(batches, self._side), consumer)
-        one_pass = PrefetchIterator(source, decode, slots, prepare, self._spare)
+        one_pass = PrefetchIterator(source, decode, slots, prepare, self._spare, self._latest)
         self._passes.add(one_pass)
         self._ends.add(one_pass.ended)
         return one_pass
@@ -282,12 +285,6 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
     @property
     def _samplers(self) -> SamplerState:
         return SamplerState(self.loader, Share.of(self.loader, self._shard))
-
-    @property
-    def _latest(self) -> Progress | None:
-        """That of the pass that began or yielded last: several may be open, one within the other."""
-        known = [each.progress for each in self._passes] + ([] if self._progress is None else [self._progress])
-        return max(known, key=lambda each: each.turn, default=None)
 
     def _settle_epoch(self) -> None:
         """Decide which epoch the next pass is; docs/randomness.md has the rule."""
@@ -438,7 +435,10 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
             return dict(self._resumption.state)
         # A stateful loader that was never iterated over starts its workers here.
         with garbage_kept_from_workers(), sending_by_value(source_of(self.loader)):
-            return state_after(self._latest, self._samplers, self.seed, self.epoch)
+            state = state_after(self._latest.progress, self._samplers, self.seed, self.epoch)
+        if state["finished"] is not None and self._latest.progress is not self._progress:
+            state["epoch"] = self.epoch  # a pass within this one has had the epoch that follows it
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume where ``state`` was taken, in a loader made like the one that it was taken from; open passes end.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -103,7 +103,8 @@ def _timed(loader: DataLoader[Any]) -> SampleTimes | None:
 
 def _reads(dataset: Any, indices: list[int]) -> Iterator[float]:
     """Seconds to read each sample's file, before anything else has read it."""
-    files = getattr(dataset, "samples", None) or getattr(dataset, "imgs", None) or []
+    kept = (getattr(dataset, name, None) for name in ("samples", "imgs"))
+    files: Sequence[Any] = next((each for each in kept if isinstance(each, list | tuple) and each), ())
     for index in islice(indices, len(files)):
         path = files[index][0] if isinstance(files[index], tuple | list) else files[index]
         if isinstance(path, str | Path) and Path(path).is_file():

@@ -135,7 +135,6 @@ def run_script(
         mock.patch.object(DataLoader, "__iter__", iterate),
         mock.patch.object(PrefetchLoader, "__iter__", iterate_prefetching),
         mock.patch.object(sys, "argv", [str(path), *arguments]),
-        mock.patch.object(sys, "path", [str(path.parent), *sys.path]),
     ):
         _run_until_enough(path, main)
     if not watch.batches:
@@ -156,18 +155,22 @@ def prefetcher_around(loader: DataLoader[Any]) -> Any:
 
 @contextmanager
 def as_main(module: ModuleType | None) -> Iterator[None]:
-    """A context in which ``module`` is the main one: pickle, which sends data sets to spawned workers, asks for it."""
-    before = sys.modules["__main__"]
-    sys.modules["__main__"] = module or before
-    try:
+    """A context in which a script's ``module`` is the main one, as workers that are spawned ask: they read it anew."""
+    if module is None:
         yield
+        return
+    before = sys.modules["__main__"]
+    sys.modules["__main__"] = module
+    try:
+        with mock.patch.object(sys, "path", [str(Path(str(module.__file__)).parent), *sys.path]):
+            yield
     finally:
         sys.modules["__main__"] = before
 
 
 def _run_until_enough(path: Path, main: ModuleType) -> None:
     try:
-        exec(compile(path.read_bytes(), str(path), "exec"), vars(main))
+        exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(main))
     except EnoughError as enough:
         enough.__traceback__ = None  # its frames keep the model
     except SystemExit as end:

@@ -83,11 +83,23 @@ def _of_vision(dataset: Any, attribute: str) -> Place:
         raise CannotOffloadError(f"{attribute} has a target_transform, and no transform of its images")
 
     def with_other(new: Any) -> Any:
-        # Where another was set later, a data set that calls the joint one does not return what this one hands over.
-        both = _copy(joint, transform=new) if joint.transform is own else joint
-        return _copy(dataset, transform=new, transforms=both)
+        both = new if joint.transform is own else Earlier(attribute)  # where another was set later
+        return _copy(dataset, transform=new, transforms=_copy(joint, transform=both))
 
     return Place(own, f"{attribute}.transform", with_other)
+
+
+class Earlier:
+    """In the place of a transform that may not be the one to move."""
+
+    def __init__(self, attribute: str) -> None:
+        self.attribute = attribute
+
+    def __call__(self, _image: Any) -> Any:
+        raise CannotOffloadError(
+            f"the data set calls {self.attribute}.transforms, whose transform is another than {self.attribute}."
+            "transform, which was set later: give both the same"
+        )
 
 
 def _of_all(dataset: Any, attribute: str) -> Place:

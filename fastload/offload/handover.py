@@ -17,6 +17,7 @@ from fastload.offload.seed_watch import SeedWatch
 from fastload.offload.takes import MODES, WHATEVER, Takes
 from fastload.offload.undecoded import contents_of
 from fastload.structure.loaded_types import is_vision, loaded_types
+from fastload.structure.tree import tree_flatten
 
 __all__ = ["MASKS", "HandedImage", "HandedImages", "Handover", "refuse_others"]
 
@@ -47,9 +48,6 @@ class HandedImage(Opaque):
         self.name = name
         self.problem = problem
 
-    def __reduce__(self) -> Any:  # by default pickle asks an object for its class
-        return HandedImage, (self.value, self.name, self.problem)
-
     def __repr__(self) -> str:
         return f"HandedImage({self.name or 'unnamed'})"
 
@@ -71,9 +69,6 @@ class HandedImages(Opaque):
 
     def __init__(self, images: Sequence[HandedImage]) -> None:
         self.images = list(images)
-
-    def __reduce__(self) -> Any:
-        return HandedImages, (self.images,)
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
@@ -122,6 +117,7 @@ class Handover:
 
     Attributes:
         was_given_targets: whether it was ever called with more than an image.
+        was_given_images: whether another image was among them, as far as ``watch`` has looked.
     """
 
     def __init__(
@@ -135,7 +131,7 @@ class Handover:
         self.arrays = arrays
         self.watch = watch
         self.takes = takes
-        self.was_given_targets = False
+        self.was_given_targets = self.was_given_images = False
 
     def __repr__(self) -> str:
         return f"Handover({self.worker!r})"
@@ -144,6 +140,8 @@ class Handover:
         """What the worker's part returns, or was given, with the image in it handed over."""
         if self.watch is not None:
             self.watch.look()
+            beside = tree_flatten(arguments[1:]).leaves.values()
+            self.was_given_images |= any(is_vision(each, "Image", "Video") for each in beside)
         several = len(arguments) > 1
         self.was_given_targets = self.was_given_targets or several or len(named) > 1
         if self.worker is not None:
@@ -220,10 +218,10 @@ def _plain(image: torch.Tensor, takes: Takes) -> torch.Tensor:
     if is_vision(image, "TVTensor") and not is_vision(image, "Image", "Video"):
         hint = f". {MASKS}" if is_vision(image, "Mask") else ": give it to the transform in one call with its image"
         raise CannotOffloadError(f"the transform is given a {type(image).__name__} alone{hint}")
-    if not takes.tensors:
+    if not takes.tensors and image.dtype is not torch.float32:
         raise CannotOffloadError(
-            "ToTensor is given a tensor, which it does not convert: leave it out, or put v2.ToDtype(torch.float32, "
-            "scale=True) in its place"
+            f"the transform's conversion, as ToTensor, is given a tensor of {image.dtype}, which it leaves as it is: "
+            "leave it out, or put v2.ToDtype(torch.float32, scale=True) in its place"
         )
     return image.as_subclass(torch.Tensor)
 

@@ -28,9 +28,10 @@ def with_dataset(loader: DataLoader[Any], dataset: Any, collate: Callable[[Any],
     kind = type(loader)
     if kind is not DataLoader and kind.__init__ is not DataLoader.__init__ and kind.__name__ != "StatefulDataLoader":
         raise CannotOffloadError(f"a {kind.__name__} may take other arguments than a DataLoader")
-    if kind is not DataLoader and kind.__name__ != "StatefulDataLoader" and kind.__iter__ is not DataLoader.__iter__:
+    is_own = any(getattr(kind, name) is not getattr(DataLoader, name) for name in ("__iter__", "_get_iterator"))
+    if is_own and kind.__name__ != "StatefulDataLoader":
         raise CannotOffloadError(
-            f"a {kind.__name__} has an __iter__ of its own, which would meet images before their transform: give "
+            f"a {kind.__name__} has an iterator of its own, which would meet images before their transform: give "
             "fl.offload a DataLoader, and do the rest with its batches"
         )
     settings: dict[str, Any] = {name: getattr(loader, name) for name in SETTINGS if hasattr(loader, name)}

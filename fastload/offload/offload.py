@@ -26,7 +26,7 @@ from fastload.offload.place import Place
 from fastload.offload.seed_watch import SeedWatch
 from fastload.offload.split import Split, split
 from fastload.offload.timm_loader import TimmLoader, device_steps, fast_collate, is_prefetcher
-from fastload.structure.loaded_types import is_vision, loaded_types
+from fastload.structure.loaded_types import loaded_types
 from fastload.structure.targets import has_targets
 from fastload.structure.tree import Path, Tree, name_of, tree_flatten
 from fastload.transforms import Compose, DecodeJpeg, Normalize
@@ -255,7 +255,12 @@ def _split(place: Place) -> Split:
     watch.look()
     targets = "together" if handover.was_given_targets else "beside" if has_targets(tree) else "none"
     if handover.was_given_targets:
-        _refuse_images_among_targets(tree)
+        _refuse_pillow_images(tree)
+    if handover.was_given_images:
+        raise CannotOffloadError(
+            "the transform is given a second image in one call, and each image on the device draws random numbers of "
+            "its own"
+        )
     try:
         parts = split(place.transform, targets=targets, seeded=watch.was_seeded)
     except TypeError as error:
@@ -266,17 +271,12 @@ def _split(place: Place) -> Split:
     return parts
 
 
-def _refuse_images_among_targets(tree: Tree) -> None:
+def _refuse_pillow_images(tree: Tree) -> None:
     for path, leaf in tree.leaves.items():
         if isinstance(leaf, loaded_types("PIL.Image", "Image")):
             raise CannotOffloadError(
                 f"{name_of(path, of='samples')} is a Pillow image among the targets: wrap the data set by "
                 "torchvision.datasets.wrap_dataset_for_transforms_v2, or let it yield a tv_tensors.Mask"
-            )
-        if is_vision(leaf, "Image", "Video"):
-            raise CannotOffloadError(
-                f"{name_of(path, of='samples')} is a second image given to the transform, and each image on the device "
-                "draws random numbers of its own"
             )
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 __all__ = ["Opaque"]
 
 LATER = (
@@ -20,8 +18,6 @@ OTHERS = ("lt", "le", "gt", "ge", "neg", "pos", "abs", "invert", "float", "int",
 class Opaque:
     """Has no operators and no attributes that images have; the errors say why.
 
-    It passes for a tensor where code asks for the type, so that such code does with it what it would do with an image.
-
     >>> Opaque() * 2
     Traceback (most recent call last):
         ...
@@ -29,8 +25,6 @@ class Opaque:
     """
 
     __slots__ = ()
-
-    __class__ = property(lambda _: torch.Tensor)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(_told(name))

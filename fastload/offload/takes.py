@@ -23,7 +23,7 @@ class Takes:
     Attributes:
         modes: of Pillow images.
         dtypes: of tensors and arrays; None for all.
-        tensors: whether tensors at all.
+        tensors: whether tensors of other dtypes than float32, which a conversion of Pillow images leaves as they are.
         keeps: the dtype that images must have because the result is to have theirs; None if what moves converts them.
     """
 

@@ -22,7 +22,7 @@ from fastload.prefetch.slots import SlotPool
 from fastload.prefetch.stage import Stage
 from fastload.prefetch.worker_errors import clear_loader_frames, explained, is_of_a_sample
 from fastload.resume.consumer_state import ConsumerState
-from fastload.resume.position import Progress
+from fastload.resume.position import Latest, Progress
 from fastload.stats.clock import Asked, PassClock
 from fastload.structure.tree import tree_flatten
 from fastload.transfer.transfer import move_the_rest
@@ -163,9 +163,11 @@ class PrefetchIterator(Iterator[Any]):
         slots: SlotPool,
         prepare: Preparer,
         spare: list[SlotPool],
+        latest: Latest,
     ) -> None:
         self._side = prepare.side
-        self.progress = source.progress
+        self._progress = source.progress
+        self._latest = latest
         self._clock = source.clock
         self._consumer_state = source.consumer
         self._slots = slots
@@ -209,7 +211,7 @@ class PrefetchIterator(Iterator[Any]):
             self._release_slot()
             entry = self._items.first()  # if a signal handler raises meanwhile, the next call goes on here
             if isinstance(entry, End):
-                self.progress.ended = entry.is_complete
+                self._progress.ended = entry.is_complete
                 if entry.is_complete and self._consumer_state is not None:
                     self._consumer_state.ended()
                 self._end = entry  # if a signal handler raises meanwhile, the next call raises its error
@@ -248,7 +250,8 @@ class PrefetchIterator(Iterator[Any]):
                 warnings.warn(item.remark, UserWarning, stacklevel=4)
             self._side.hand_over(item.memory, item.ready, consumer)
             batch = self._with_the_rest(item.batch) if item.has_unmoved else item.batch
-            self.progress.has_yielded(item.position)
+            self._progress.yielded = item.position
+            self._latest.progress = self._progress
             if self._consumer_state is not None:
                 self._consumer_state.holds(item.position.loader, is_last=item.is_last)
             self._clock.given(item.times, asked, consumer)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import itertools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,9 +15,7 @@ from fastload.resume.consumer_state import source_of
 from fastload.resume.samplers import SamplerState, length_of
 from fastload.structure.tree import Tree
 
-__all__ = ["Position", "Progress", "own_state"]
-
-TURNS = itertools.count()
+__all__ = ["Latest", "Position", "Progress", "own_state"]
 
 
 @dataclass(frozen=True)
@@ -45,17 +42,15 @@ class Progress:
     ([1, 2], 0)
 
     ``start`` is :meth:`SamplerState.start` from before the pass; ``first`` is the position at which a resumed pass
-    begins. Make one after ``iter(loader)``, when the loader's own state is that of the pass. The pass calls
-    ``has_yielded`` with each batch, and sets ``ended`` after the last one; its source calls ``exhausted``, or
-    ``closed``. ``samplers_epoch`` is that of :class:`SamplerState` when the pass began, or when the loader was
-    exhausted. Of several passes, the one that began or yielded last has the largest ``turn``.
+    begins. Make one after ``iter(loader)``, when the loader's own state is that of the pass. The pass sets ``yielded``
+    with each batch, and ``ended`` after the last one; its source calls ``exhausted``, or ``closed``. ``samplers_epoch``
+    is that of :class:`SamplerState` when the pass began, or when the loader was exhausted.
     """
 
     def __init__(self, loader: Any, epoch: int, start: Mapping[str, Any], first: Position | None = None) -> None:
         self.epoch = epoch
         self.start = start
         self.ended = False
-        self.turn = next(TURNS)
         self._loader = loader
         self._samplers = SamplerState(loader)
         self.samplers_epoch = self._samplers.epoch
@@ -68,11 +63,6 @@ class Progress:
         self._is_closed = False
         self._changed = Condition()  # of the two above
         self._process = os.getpid()
-
-    def has_yielded(self, position: Position) -> None:
-        """Note that the batch before ``position`` was yielded."""
-        self.yielded = position
-        self.turn = next(TURNS)
 
     @property
     def is_untouched(self) -> bool:
@@ -115,6 +105,13 @@ class Progress:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
+
+
+@dataclass
+class Latest:
+    """The progress of the pass over a loader that began or yielded last; several may be open, one in another."""
+
+    progress: Progress | None = None
 
 
 def own_state(loader: Any) -> Any:

@@ -16,8 +16,6 @@ __all__ = ["Share", "samplers_of"]
 # How it is known, as error messages and states name it.
 SAMPLER, ACCELERATE, PROCESS_GROUP, ARGUMENT, ALONE = "sampler", "Accelerate", "torch.distributed", "shard", "alone"
 
-MOST = 16  # samplers around each other
-
 
 @dataclass(frozen=True)
 class Share:
@@ -68,14 +66,16 @@ class Share:
 
 
 def samplers_of(loader: Any) -> list[Any]:
-    """The loader's sampler, batch sampler and its sampler, then those that these wrap, as Accelerate's do."""
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    found = [getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
-    for outer in found:  # which grows
-        for inner in (getattr(outer, "batch_sampler", None), getattr(outer, "sampler", None)):
-            if inner is not None and len(found) < MOST and all(inner is not each for each in found):
-                found.append(inner)
-    return found
+    """The loader's sampler, batch sampler and its sampler, then those that Accelerate's batch sampler wraps.
+
+    A ``BatchSampler`` that is the loader's sampler, so that the data set gets all indices of a batch, is followed by
+    its own.
+    """
+    sampler, batch_sampler = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
+    wrapped = getattr(batch_sampler, "batch_sampler", None)
+    found = [sampler, batch_sampler, getattr(batch_sampler, "sampler", None)]
+    found += [] if wrapped is None else [wrapped, getattr(wrapped, "sampler", None)]
+    return [*found, sampler.sampler] if isinstance(sampler, BatchSampler) else found
 
 
 def _of_sampler(loader: Any) -> Share | None:

@@ -16,7 +16,7 @@ from fastload.targets.rows import PerBox, loses_rows, row_count, rows_taken, war
 from fastload.targets.stored import Stored, have_area
 from fastload.transforms.geometry import rows_of
 
-__all__ = ["Targets", "are_whole", "matrices_of"]
+__all__ = ["Targets", "matrices_of"]
 
 MIN_SIDE = 1.0  # pixels, of what is left of a box that is cut: the default of torchvision's SanitizeBoundingBoxes
 
@@ -93,14 +93,15 @@ class Targets:
         old_sizes: torch.Tensor,
         new_sizes: torch.Tensor,
         mirrored: torch.Tensor | None = None,
-        whole: torch.Tensor | None = None,
+        *,
+        clips: bool = True,
     ) -> Targets:
         """The targets after their images have been mapped.
 
         Boxes become the bounding boxes of their mapped corners, clipped to the canvas unless their ``clamping_mode`` is
-        None or the map keeps the whole image, as flips and resizes do; keypoints may come to lie outside of it. So does
-        torchvision v2, which besides takes keypoints for pixels where it mirrors (``W - 1 - x``) and for places where
-        it does anything else: hence ``mirrored``.
+        None, or ``clips`` is False; keypoints may come to lie outside of it. So does torchvision v2, which clips none
+        where it flips and resizes, and besides takes keypoints for pixels where it mirrors (``W - 1 - x``) and for
+        places where it does anything else: hence ``mirrored``.
         Each step of the geometry is best followed by a call of its own: where a map is made of several, boxes are
         clipped to the last canvas only, and keypoints are torchvision's only if it mirrors last.
 
@@ -109,7 +110,7 @@ class Targets:
             old_sizes: of the images before, heights and widths, int64 (N, 2), on the CPU.
             new_sizes: of the images after, likewise.
             mirrored: whether the map ends with mirroring along y and x, bool (N, 2): the last two columns of windows.
-            whole: whether the map keeps all of the image and adds nothing around it, bool (N,); by default it does not.
+            clips: whether boxes are clipped.
 
         Raises:
             ValueError: ``matrices`` are not for these images, or a target has a canvas of another size than its image.
@@ -118,10 +119,9 @@ class Targets:
         maps, limits = matrices.numpy(), new_sizes.numpy()[:, ::-1]
         corners = _mapped_corners(self.corners, maps[self.box_rows])
         inside = np.minimum(np.maximum(corners, 0), limits[self.box_rows, None])
-        clips = self.clips if whole is None else self.clips & ~whole.numpy()[self.box_rows]
-        clipped = np.where(clips[:, None, None], inside, corners)
+        clipped = np.where(self.clips[:, None, None], inside, corners) if clips else corners
         # In float32, so that float64's rounding neither cuts a box nor makes less than a pixel of one.
-        cut = (clipped.astype(np.float32) != corners.astype(np.float32)).any((1, 2)) & clips
+        cut = (clipped.astype(np.float32) != corners.astype(np.float32)).any((1, 2)) & self.clips
         large = ((clipped[:, 1] - clipped[:, 0]).astype(np.float32) >= MIN_SIDE).all(1)
         points = _mapped(self.points, maps[self.point_rows])
         if mirrored is not None:
@@ -219,13 +219,6 @@ def matrices_of(windows: torch.Tensor, size: tuple[int, int] | torch.Tensor) -> 
     matrices[:, [1, 0], [1, 0]] = sign * scale  # of y and of x
     matrices[:, ::-1, 2] = shift
     return torch.from_numpy(matrices), sizes
-
-
-def are_whole(windows: torch.Tensor, before: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
-    """Whether windows keep all of images of sizes ``before`` and add nothing around them, bool (N,)."""
-    nowhere = torch.zeros_like(before)
-    whole = torch.cat([nowhere, before, sizes, nowhere], dim=1)
-    return (windows[:, : whole.shape[1]] == whole).all(1)
 
 
 def _mapped(points: np.ndarray, matrices: np.ndarray) -> np.ndarray:

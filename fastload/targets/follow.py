@@ -9,7 +9,7 @@ import torch
 
 from fastload.structure.loaded_types import is_vision
 from fastload.structure.tree import Path, Tree
-from fastload.targets.boxes import Targets, are_whole, matrices_of
+from fastload.targets.boxes import Targets, matrices_of
 from fastload.targets.masks import resample_masks, warp_masks
 from fastload.targets.rows import PerBox
 from fastload.transforms.geometry import Movement
@@ -35,10 +35,8 @@ def follow(
         return tree
     for movement in movements:
         matrices, sizes = _map_of(movement)
-        mirrored = whole = None
-        if (windows := movement.windows) is not None:
-            mirrored, whole = windows[:, -2:].bool(), are_whole(windows, movement.before, sizes)
-        targets = targets.follow(matrices, movement.before, sizes, mirrored, whole)
+        mirrored = None if movement.windows is None else movement.windows[:, -2:].bool()
+        targets = targets.follow(matrices, movement.before, sizes, mirrored, clips=movement.clips)
     tree = targets.replaced(tree, per_box)
     masks = {path: leaf for path, leaf in tree.leaves.items() if is_vision(leaf, "Mask")}
     if masks:

@@ -170,8 +170,8 @@ class _Trace(LazyImages):
         self._colourers: list[str] = []  # of each operation of the colour program
         self._finishers: list[str] = []
 
-    def _move(self, step: Callable[[Geometry], None], mask_fill: float = 0.0) -> None:
-        super()._move(step, mask_fill)
+    def _move(self, step: Callable[[Geometry], None], mask_fill: float = 0.0, *, clips: bool = True) -> None:
+        super()._move(step, mask_fill, clips=clips)
         self._movers.append(self.name)
 
     def colour(self, ops: torch.Tensor) -> None:

@@ -125,6 +125,7 @@ class Movement:
         frames: number of consecutive images that are one video; the windows are those of the first frames.
         warp: float32 (N, 6), as ``kernels.warp`` takes them.
         fill: the value of masks outside of the image.
+        clips: whether boxes are clipped to the image afterwards, as torchvision does but for flips and resizes.
     """
 
     before: torch.Tensor
@@ -133,6 +134,7 @@ class Movement:
     frames: int = 1
     warp: torch.Tensor | None = None
     fill: float = 0.0
+    clips: bool = True
 
     @cached_property
     def windows(self) -> torch.Tensor | None:

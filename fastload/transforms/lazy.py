@@ -107,11 +107,16 @@ class LazyImages:
         finally:
             self._rows = outer
 
-    def crop_resize(self, boxes: torch.Tensor, size: Size, interpolation: str = "bilinear") -> None:
-        """Cut ``boxes``, int32 (N, 4): top, left, height, width, and resize them to ``size``, one for all or (N, 2)."""
+    def crop_resize(
+        self, boxes: torch.Tensor, size: Size, interpolation: str = "bilinear", *, clips: bool = True
+    ) -> None:
+        """Cut ``boxes``, int32 (N, 4): top, left, height, width, and resize them to ``size``, one for all or (N, 2).
+
+        ``clips`` as of :class:`Movement`.
+        """
         cut, each = self._boxes(boxes), self._size(size, len(boxes))
         self._flush_unless(lambda geometry: geometry.takes_crop_resize(interpolation))
-        self._move(lambda geometry: geometry.crop_resize(cut, each, interpolation))
+        self._move(lambda geometry: geometry.crop_resize(cut, each, interpolation), clips=clips)
 
     def crop(self, boxes: torch.Tensor, fill: Fill = BLACK) -> None:
         """Cut ``boxes``, int32 (N, 4), of one size or several; outside of the image the value is ``fill``."""
@@ -128,7 +133,7 @@ class LazyImages:
             self.flush()
         # Colours and normalisation do not depend on the place, so a flip may join them in one pass.
         x, y = (None if chosen is None else self._each(chosen, False).numpy() for chosen in (horizontal, vertical))
-        self._move(lambda geometry: geometry.flip(x, y))
+        self._move(lambda geometry: geometry.flip(x, y), clips=False)
 
     def colour(self, ops: torch.Tensor) -> None:
         """Apply colour operations in order, float32 (N, S, 2): each a code (``Op``) and an amount."""
@@ -404,14 +409,15 @@ class LazyImages:
         """A value of the images in 0 to 1."""
         return value / 255 if self.are_bytes else value
 
-    def _move(self, step: Step, mask_fill: float = 0.0) -> None:
+    def _move(self, step: Step, mask_fill: float = 0.0, *, clips: bool = True) -> None:
         """Add a step to the geometry, and note it in ``moves`` alone: targets are rounded and clipped after each."""
         self._geometry = self._geometry or Geometry.identity(size_of(self.images), self._count)
         before = self._geometry.size
         step(self._geometry)
         size = self._geometry.size
         each = size if isinstance(size, tuple) else size[:: self.frames]
-        self.moves.append(Movement(self._all_sizes, each, step=step, frames=self.frames, fill=mask_fill))
+        movement = Movement(self._all_sizes, each, step=step, frames=self.frames, fill=mask_fill, clips=clips)
+        self.moves.append(movement)
         if size is not before:
             self._resize(size)
 

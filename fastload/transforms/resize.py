@@ -89,7 +89,7 @@ class Resize(Transform):
     def record(self, work: LazyImages, parameters: torch.Tensor) -> None:
         boxes = np.zeros((len(parameters), 4), dtype=np.int32)
         boxes[:, 2:] = work.sizes.numpy()
-        work.crop_resize(torch.from_numpy(boxes), one_size(parameters), self.interpolation)
+        work.crop_resize(torch.from_numpy(boxes), one_size(parameters), self.interpolation, clips=False)
 
 
 def _side_or_sides(size: int | Sequence[int] | None) -> int | tuple[int, int] | None:

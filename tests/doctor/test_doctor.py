@@ -427,23 +427,36 @@ def test_several_workers_of_a_stream_are_advised_with_what_they_ask_of_it():
 
 
 SPAWNING = """
+import dataclasses
 import torch
+from beside import Beside
 from torch.utils.data import DataLoader, Dataset
 
-class Numbers(Dataset):
-    def __len__(self):
-        return 64
+@dataclasses.dataclass
+class Numbers(Beside):
+    samples: int = 64
 
-    def __getitem__(self, index):
-        return torch.tensor(index)
+    def __len__(self):
+        return self.samples
 
 if __name__ == "__main__":
-    for batch in DataLoader(Numbers(), 4, num_workers=1, multiprocessing_context="spawn"):
+    (samples,) = dataclasses.fields(Numbers)  # whose type is no text: the script imports no annotations from the future
+    data = Numbers(samples.type(64))
+    for batch in DataLoader(data, 4, num_workers=1, multiprocessing_context="spawn"):
         pass
+"""
+BESIDE = """
+import torch
+from torch.utils.data import Dataset
+
+class Beside(Dataset):
+    def __getitem__(self, index):
+        return torch.tensor(index)
 """
 
 
-def test_workers_that_are_spawned_find_the_data_set_of_the_script(script):
+def test_workers_that_are_spawned_find_the_data_set_of_the_script_and_what_lies_beside_it(script, tmp_path):
+    (tmp_path / "beside.py").write_text(BESIDE)
     result = run(script(SPAWNING), "--steps", 8)
     assert result.exit_code in (0, 1), result.output
     assert "1 worker" in result.stdout

@@ -151,11 +151,10 @@ def test_a_transform_that_was_set_later_is_the_one_that_moves(photographs):
             "name": [sample["name"] for sample in samples],
         },
         lambda samples: {"pixels": torch.stack([sample["image"] for sample in samples], 0)},
-        lambda samples: {name: collated([sample[name] for sample in samples]) for name in samples[0]},
         lambda samples: ([sample["name"] for sample in samples], [sample["image"] for sample in samples]),
         lambda samples: tuple(zip(*((sample["image"], sample["number"]) for sample in samples), strict=True)),
     ],
-    ids=["PyTorch's", "a stack", "a stack along 0", "by type", "a list", "tuples"],
+    ids=["PyTorch's", "a stack", "a stack along 0", "a list", "tuples"],
 )
 def test_a_batch_has_the_structure_of_the_users_own_collate_function(pairs, collate):
     ours = fl.offload(loader_of(pairs, collate_fn=collate), device="cpu")
@@ -445,14 +444,6 @@ class Tensors(Pairs):
         return self.transform(torch.zeros(3, 16, 16, dtype=torch.uint8).as_subclass(self.of)), index
 
 
-class Where(Pairs):
-    """Computes with what is a tensor."""
-
-    def __getitem__(self, index):
-        image = super().__getitem__(index)["image"]
-        return (image - 0.5) / 0.5 if isinstance(image, torch.Tensor) else image
-
-
 class Stereo(Pairs):
     def __getitem__(self, index):
         image = tv_tensors.Image(torch.zeros(3, 16, 16, dtype=torch.uint8))
@@ -479,11 +470,6 @@ def without_its_transform(pairs):
     folder = ImageFolder(pairs.files[0].parents[1], transform=pairs.transform)
     folder.transform = None
     return folder
-
-
-def collated(values):
-    """A batch by the type of its samples, as users write it."""
-    return torch.stack(values) if isinstance(values[0], torch.Tensor) else values
 
 
 class Stream(torch.utils.data.IterableDataset):
@@ -517,10 +503,9 @@ class Stream(torch.utils.data.IterableDataset):
         (lambda p: DataLoader(Transforming(p.files, p.transform)), "a transform of torchvision's v2"),
         (lambda p: DataLoader(ConcatDataset([p, Pairs(p.files, evaluation())])), "two objects"),
         (lambda p: DataLoader(without_its_transform(p)), "transform is None, and dataset.transforms still has one"),
-        (lambda p: DataLoader(Where(p.files, p.transform)), "__sub__ of images"),
         (lambda p: DataLoader(Tensors(p, v2.CenterCrop(8), v2.ToTensor())), "is given a tensor"),
         (lambda p: DataLoader(Tensors(p, UNIT, of=tv_tensors.Mask)), "is given a Mask alone.* in one call"),
-        (lambda p: DataLoader(Stereo(p.files, v2.Compose([v2.RandomHorizontalFlip()]))), "is a second image"),
+        (lambda p: DataLoader(Stereo(p.files, v2.Compose([v2.RandomHorizontalFlip()]))), "is given a second image"),
         (lambda p: DataLoader(Named(p.files, v1.Compose([v1.ToTensor()]))), "by keyword, without image: with img"),
         (lambda p: DataLoader(Frozen(p.transform)), "cannot have another transform: cannot assign"),
     ],
@@ -531,12 +516,40 @@ def test_what_it_does_not_know_is_refused_with_the_lines_to_write(pairs, refused
     assert "T.DecodeJpeg()" in str(raised.value)
 
 
+def test_an_image_beside_those_of_the_transform_is_left_as_it_is(pairs):
+    class Before(Stereo):
+        def __getitem__(self, index):
+            image = tv_tensors.Image(torch.full((3, 16, 16), index, dtype=torch.uint8))
+            return *self.transform(image, tv_tensors.Mask(torch.zeros(16, 16, dtype=torch.uint8))), image
+
+    loader = DataLoader(Before(pairs.files, v2.Compose([v2.RandomHorizontalFlip(1.0)])), 4)
+    for ours, theirs in zip(fl.offload(loader, device="cpu"), loader, strict=True):
+        assert all(map(torch.equal, ours, theirs))
+
+
+def test_a_data_set_that_calls_the_joint_transform_is_told_that_another_was_set(voc):
+    dogs = VOCDetection(voc, "2007", "train", transform=evaluation())
+    dogs.transform = evaluation()
+    with pytest.raises(TypeError, match=r"calls dataset\.transforms, whose transform is another.*set later"):
+        fl.offload(DataLoader(dogs, 2, collate_fn=fl.collate), device="cpu")
+
+
+def test_float32_tensors_that_reach_a_conversion_of_pillow_images_are_as_they_were(pairs):
+    class Floats(Pairs):
+        def __getitem__(self, index):
+            return self.transform(torch.full((3, 16, 16), index / 20)), index
+
+    loader = DataLoader(Floats(pairs.files, v2.Compose([v2.CenterCrop(8), v2.ToTensor()])), 4)
+    for ours, theirs in zip(fl.offload(loader, device="cpu"), loader, strict=True):
+        assert_near(ours[0], theirs[0])
+
+
 def test_a_loader_that_computes_with_batches_is_refused(pairs):
     class Scaled(DataLoader):
         def __iter__(self):
             yield from (batch["image"] * 2 - 1 for batch in super().__iter__())
 
-    with pytest.raises(TypeError, match="a Scaled has an __iter__ of its own"):
+    with pytest.raises(TypeError, match="a Scaled has an iterator of its own"):
         fl.offload(Scaled(pairs))
 
 

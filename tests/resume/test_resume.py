@@ -534,7 +534,8 @@ def test_no_more_batches_are_skipped_than_there_are(drop_last, batches):
             iter(loader)
 
 
-def test_within_another_pass_the_state_is_that_of_the_batch_that_came_last():
+@pytest.mark.parametrize("breaks", [False, True])
+def test_within_another_pass_the_state_is_that_of_the_batch_that_came_last(breaks):
     """As where batch norm's statistics are taken from the training data within an epoch."""
     torch.manual_seed(1)
     loader, resumed = prefetched("shuffled"), prefetched("shuffled")
@@ -544,9 +545,16 @@ def test_within_another_pass_the_state_is_that_of_the_batch_that_came_last():
             assert len(list(loader)) == LENGTH
         if number == 1:
             state = loader.state_dict()
+        if number == 2 and breaks:
+            break
         if number > 1:
             rest.append(row(0, batch))
+    if breaks:
+        state, rest = loader.state_dict(), rest[1:]
+        assert (state["epoch"], state["batches"]) == (0, 3)
+        return
     assert (state["epoch"], state["batches"]) == (0, 2)
+    assert loader.state_dict()["epoch"] == 2
     resumed.load_state_dict(state)
     assert_same([row(0, batch) for batch in resumed], rest)
 

@@ -16,12 +16,13 @@ from torchvision.tv_tensors import BoundingBoxes, KeyPoints, Mask
 import fastload as fl
 from fastload import transforms as T
 from fastload.structure.tree import tensors, tree_flatten, tree_unflatten
-from fastload.targets.boxes import Targets, are_whole, matrices_of
+from fastload.targets.boxes import Targets, matrices_of
 from fastload.targets.masks import map_masks, resample_masks
 from tests.counts import examples
 
 FORMATS = ("XYXY", "XYWH", "CXCYWH")
 EPS = torch.finfo(torch.float32).eps
+KEEPING = ("resize", "horizontal_flip", "vertical_flip")  # torchvision clips boxes in the others
 CASES = examples(full=500, here=100)
 
 sides = st.integers(1, 40)
@@ -55,8 +56,8 @@ class Step:
 
     def follow(self, targets, samples=1):
         old, new = (torch.tensor([size]).repeat(samples, 1) for size in (self.old, self.new))
-        whole = None if self.window is None else are_whole(self.window.repeat(samples, 1), old, new)
-        return targets.follow(self.matrices.repeat(samples, 1, 1), old, new, self.mirrored.repeat(samples, 1), whole)
+        matrices, mirrored = self.matrices.repeat(samples, 1, 1), self.mirrored.repeat(samples, 1)
+        return targets.follow(matrices, old, new, mirrored, clips=self.name not in KEEPING)
 
 
 def by_window(name, old, new, window, run):
@@ -134,8 +135,6 @@ def check_boxes(step, boxes, atol=None):
     moved, labels = target["boxes"], target["labels"]
     expected = step.run(boxes)
     unclipped = step.run(tv_tensors.wrap(boxes.as_subclass(torch.Tensor), like=boxes, clamping_mode=None))
-    if step.window is not None and are_whole(step.window, torch.tensor([step.old]), torch.tensor([step.new])):
-        expected = unclipped  # torchvision clips where it crops, also at the border of the image itself
 
     assert type(moved) is BoundingBoxes
     assert (moved.format, moved.dtype, moved.canvas_size) == (boxes.format, boxes.dtype, step.new)
@@ -492,14 +491,21 @@ def test_boxes_without_clamping_mode_are_not_clipped():
     assert moved.clamping_mode is None
 
 
-@pytest.mark.parametrize("step", [T.RandomHorizontalFlip(1.0), T.Resize((10, 15))])
-def test_flips_and_resizes_leave_boxes_beyond_the_border_as_torchvision_does(step):
+@pytest.mark.parametrize(
+    ("step", "theirs", "left"),
+    [
+        (T.RandomHorizontalFlip(1.0), F.horizontal_flip, [1, 2]),
+        (T.Resize((10, 15)), lambda boxes: F.resize(boxes, [10, 15]), [1, 2]),
+        (T.CenterCrop((20, 30)), lambda boxes: F.center_crop(boxes, [20, 30]), [1]),
+    ],
+)
+def test_flips_and_resizes_leave_boxes_beyond_the_border_as_torchvision_does(step, theirs, left):
+    """A crop clips, also one that keeps all of the image."""
     boxes = BoundingBoxes([[-5.0, 5, 90, 15], [60, 5, 70, 15]], format="XYXY", canvas_size=(20, 30))
-    theirs = F.horizontal_flip(boxes) if isinstance(step, T.RandomHorizontalFlip) else F.resize(boxes, [10, 15])
     batch = [torch.zeros(3, 20, 30)], [{"boxes": boxes, "labels": torch.tensor([1, 2])}]
     [(_, [target])] = fl.PrefetchLoader([batch], transform=step, device="cpu")
-    assert target["boxes"].tolist() == theirs.tolist()
-    assert target["labels"].tolist() == [1, 2]
+    assert target["boxes"].tolist() == theirs(boxes)[: len(left)].tolist()
+    assert target["labels"].tolist() == left
 
 
 def test_boxes_that_are_not_numbers_are_dropped():
