@@ -155,7 +155,10 @@ def prefetcher_around(loader: DataLoader[Any]) -> Any:
 
 @contextmanager
 def as_main(module: ModuleType | None) -> Iterator[None]:
-    """A context in which a script's ``module`` is the main one, as workers that are spawned ask: they read it anew."""
+    """A context in which a script's ``module`` is the main one, and modules are imported from its folder, too.
+
+    Spawned workers need both: pickle looks the script's classes up in the main module. None changes nothing.
+    """
     if module is None:
         yield
         return

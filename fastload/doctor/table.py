@@ -58,7 +58,7 @@ def _sample(found: Examination) -> Table | None:
     table = _table()
     for name, seconds in parts.items():
         if seconds is not None:
-            table.add_row(name, f"{seconds * 1e3:.2f} ms", Bar(seconds / sample.whole))
+            table.add_row(name, f"{seconds * 1e3:.2f} ms", TextBar(seconds / sample.whole))
     table.add_row("in all", f"{sample.whole * 1e3:.2f} ms", f"{1 / sample.whole:,.0f} samples/s on one core")
     return table
 
@@ -71,7 +71,7 @@ def _rates(found: Examination) -> Table | None:
         return None
     table, most = _table(), max([*rates.values(), 1e-9])
     for name, rate in rates.items():
-        table.add_row(name, f"{rate:,.0f} samples/s", Bar(rate / most))
+        table.add_row(name, f"{rate:,.0f} samples/s", TextBar(rate / most))
     if found.needed < float("inf"):
         table.add_row("training takes", f"{found.needed:,.0f} samples/s", "when it does not wait")
     return table
@@ -112,7 +112,7 @@ def _table() -> Table:
     return table
 
 
-class Bar:
+class TextBar:
     """A bar of a chart, for rich; of "#" where the terminal's encoding has no blocks."""
 
     def __init__(self, part: float) -> None:

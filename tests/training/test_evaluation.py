@@ -13,7 +13,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_320_fpn
 
 import fastload as fl
-from tests.handwritten import TinyNet, make_batches, sgd
+from tests.handwritten import Delegating, TinyNet, make_batches, sgd
 from tests.lives import be_born, run_ranks
 
 on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -123,22 +123,9 @@ def test_an_error_leaves_the_model_as_it_was_too():
     assert_left_as_it_was(model, modes)
 
 
-class Wrapper:
-    """Hands on what it is asked for, and is no Module itself."""
-
-    def __init__(self, model):
-        self.model = model
-
-    def __getattr__(self, name):
-        return getattr(self.model, name)
-
-    def __call__(self, images):
-        return self.model(images)
-
-
 def test_a_wrapper_that_is_no_module_is_evaluated_and_left_as_it_was():
     model = TinyNet()
-    assert fl.evaluate(Wrapper(model), make_batches(2), accuracy()) is not None
+    assert fl.evaluate(Delegating(model), make_batches(2), accuracy()) is not None
     assert model.training
 
 

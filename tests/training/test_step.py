@@ -11,7 +11,17 @@ from torch import nn
 from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_320_fpn
 
 from fastload.training.step import TrainStep
-from tests.handwritten import SmallNet, adamw, assert_same_weights, halving, handwritten, make_batches, scaled_step, sgd
+from tests.handwritten import (
+    Delegating,
+    SmallNet,
+    adamw,
+    assert_same_weights,
+    halving,
+    handwritten,
+    make_batches,
+    scaled_step,
+    sgd,
+)
 
 on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 
@@ -353,22 +363,12 @@ def test_what_is_no_model_is_refused(model, error, message):
         TrainStep(model, sgd(SmallNet()), nn.CrossEntropyLoss())
 
 
-class Delegating:
-    """Hands on to a model what it is asked for, and is no module."""
-
-    def __init__(self, model):
-        self.model = model
-
-    def __getattr__(self, name):
-        return getattr(self.model, name)
-
-    def __call__(self, images):
-        return self.model(images)
-
-
-def test_what_hands_on_to_a_model_trains():
+@pytest.mark.parametrize("ema", [None, 0.5])
+def test_what_hands_on_to_a_model_trains(ema):
     model = SmallNet()
-    assert TrainStep(Delegating(model), sgd(model), nn.CrossEntropyLoss())(*make_batches(1)[0]).stepped
+    step = TrainStep(Delegating(model), sgd(model), nn.CrossEntropyLoss(), ema=ema)
+    assert step(*make_batches(1)[0]).stepped
+    assert step.ema is None or step.ema.state_dict().keys() == SmallNet().state_dict().keys()
 
 
 def test_a_class_of_dicts_is_a_loss_fn():
