@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch._functorch import config as functorch
 from torch._inductor import config as inductor
 
 import fastload as fl
@@ -19,8 +20,11 @@ pytestmark = pytest.mark.usefixtures("repeatable")
 
 @pytest.fixture(autouse=True)
 def compiled_alike():
-    """What is compiled twice sums in the same order: else the quickest order is chosen by its time, each time anew."""
-    with inductor.patch(deterministic=True):
+    """What is compiled twice sums in the same order: else the quickest order is chosen by its time, each time anew.
+
+    PyTorch 2.11's cache of graphs takes one compiled in bf16 for one in fp16, so each is made anew.
+    """
+    with inductor.patch(deterministic=True), functorch.patch(enable_autograd_cache=False):
         yield
     torch.compiler.reset()
 
