@@ -21,6 +21,9 @@ FREE = 0.75
 # Seconds that handing a batch over from a worker takes. On two cores no batches that are loaded in 0.6 ms came earlier
 # from workers than without; of those that are loaded in 2 ms, the ones of two small tensors did.
 HANDING_OVER = 1e-3
+# Bytes a second. A DataLoader's thread that pins copies 1.3 to 1.9e9 on two cores, out of memory that it maps anew for
+# each batch. Where idle workers' batches come faster than this, they wait for that thread rather than for storage.
+PINNING = 2e9
 # Of the JPEG files, decoded on the CPU: many times slower, and a file that the GPU refuses takes its batch with it.
 REFUSED = 0.01
 
@@ -96,6 +99,15 @@ def small_batches(case: Case) -> Found | None:
         f"batch is loaded in {ms(load)}, and a worker takes about {ms(HANDING_OVER)} to hand one over, so workers are "
         "unlikely to help."
     ]
+
+
+def _slow_pinning(case: Case) -> Found | None:
+    load, workers = case.window.host["load"].mean, case.setup.workers
+    if not (workers and case.setup.pin_memory) or case.computing >= COMPUTING:
+        return None
+    if case.window.bytes < PINNING * load * case.window.batches:
+        return None
+    return _decode_in_workers(case) or _float_batches(case)
 
 
 def _slow_reads(case: Case) -> Found | None:
@@ -191,6 +203,7 @@ LOADING: list[Callable[[Case], Found | None]] = [
     _no_data_loader,
     _too_many_workers,
     small_batches,
+    _slow_pinning,
     _slow_reads,
     _too_few_workers,
     _decode_in_workers,

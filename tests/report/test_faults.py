@@ -213,6 +213,24 @@ def test_decoding_in_the_workers_moves_to_the_gpu():
     assert "fl.offload(loader) moves dataset.transform" in verdict.changes[0]
 
 
+@pytest.mark.parametrize(
+    ("transform", "images", "cause"),
+    [
+        ("dataset.transform", "float32", Cause.DECODE_IN_WORKERS),
+        ("", "float32", Cause.FLOAT_BATCHES),
+        ("", "uint8", Cause.SLOW_READS),
+    ],
+)
+def test_idle_workers_whose_batches_come_as_fast_as_one_thread_pins_them_do_not_wait_for_storage(
+    transform, images, cause
+):
+    pinning = {"load": 0.034, "slot": 0.0}  # 4.5 GB/s, as with 64 workers on as many cores
+    verdict = on_gpu(0.044, 0.036, host=pinning, workers=64, cores=64, busy=0.3, transform=transform, images=images)
+    assert (verdict.bound, verdict.cause, verdict.stage) == (Bound.INPUT, cause, "load")
+    reading = on_gpu(0.244, 0.236, host=pinning | {"load": 0.234}, workers=64, cores=64, busy=0.3, transform=transform)
+    assert reading.cause is Cause.SLOW_READS
+
+
 def test_floats_that_fill_the_bus_are_to_come_as_bytes():
     verdict = on_gpu(0.04, 0.02, host={"slot": 0.0}, device={"copy": 0.04}, images="float32")
     assert (verdict.bound, verdict.cause) == (Bound.COPY, Cause.FLOAT_BATCHES)
@@ -320,5 +338,5 @@ def test_shared_memory_that_is_nearly_full_is_told_of():
 def test_workers_that_start_anew_in_each_epoch_are_to_stay():
     loader = fl.PrefetchLoader(loader_of(samples=8 * BATCH, num_workers=1), device="cpu")
     for _ in range(3):
-        consume(loader, 0.01)
+        consume(loader, 0.002)
     assert any("persistent_workers=True" in change for change in loader.report(show=False).verdict.changes)
