@@ -13,6 +13,7 @@ from itertools import product, repeat
 from typing import Any
 
 import torch
+from torch._functorch import config as functorch
 
 from fastload.bench.harness.check import WrongValuesError
 from fastload.bench.harness.plan import Plan
@@ -41,7 +42,8 @@ CASES = {
 
 def measure(plan: Plan[StepSize]) -> list[Row]:
     rows: list[Row] = []
-    with cudnn_search() if STEP_CASES[plan.case].fixed_shapes else nullcontext():
+    anew = functorch.patch(enable_autograd_cache=False)  # PyTorch 2.11's takes a model compiled in bf16 for one in fp16
+    with anew, cudnn_search() if STEP_CASES[plan.case].fixed_shapes else nullcontext():
         for precision in _precisions(plan.device):
             rows += _measure(plan, precision)
             plan.save(rows)
