@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeGuard
 
 import torch
+from torch.utils.data import DataLoader
 from typing_extensions import Self, TypeVar
 
 from fastload.arguments import integer, not_a_class, quoted, resolved_device
@@ -31,7 +32,7 @@ from fastload.resume.position import Latest, Progress
 from fastload.resume.samplers import SamplerState
 from fastload.resume.share import Share
 from fastload.resume.state import Resumption, skipping, state_after
-from fastload.resume.wrapped_loader import yields_fresh_batches
+from fastload.resume.wrapped_loader import torch_loader_in, yields_fresh_batches
 from fastload.stats.clock import LoaderClock
 from fastload.streams import side_stream
 from fastload.structure.field import Rule, checked_rule
@@ -145,7 +146,7 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
                 "pass collate_fn=fl.collate to the DataLoader"
             )
         if self.transform is not None:
-            keep_vision_types(loader)
+            keep_vision_types(torch_loader_in(loader))
         self._depth = depth
         self._static = Static.of(static)
         self.seed = seed
@@ -269,7 +270,16 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
         share = samplers.share
         key = Key(self.seed, self.epoch, place=share.first, stride=share.stride, step=share.ranks)
         samples = progress.yielded.samples
-        prepare = Preparer(self._side, self.transform, key, self.clock.files, samples, self._images, samplers)
+        prepare = Preparer(
+            self._side,
+            self.transform,
+            key,
+            self.clock.files,
+            samples,
+            self._images,
+            samplers,
+            by_default=type(self.loader) is DataLoader and collates_by_default(self.loader),
+        )
         self._samplers_epoch = progress.samplers_epoch
         self.epoch += 1
         self._progress = self._latest.progress = progress

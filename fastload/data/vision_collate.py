@@ -10,9 +10,9 @@ from torch.utils.data import DataLoader, default_collate
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from fastload.structure.loaded_types import loaded_types
-from fastload.structure.tree import retyped
+from fastload.structure.tree import Path, retyped
 
-__all__ = ["collate_vision", "collates_by_default", "keep_vision_types"]
+__all__ = ["collate_vision", "collates_by_default", "keep_vision_types", "listed_by_default"]
 
 
 def keep_vision_types(loader: Any) -> None:
@@ -28,6 +28,16 @@ def keep_vision_types(loader: Any) -> None:
 def collates_by_default(loader: Any) -> bool:
     """Whether it is a ``DataLoader`` that was given no ``collate_fn``."""
     return isinstance(loader, DataLoader) and loader.collate_fn in (default_collate, collate_vision)
+
+
+def listed_by_default(_: Path, value: Sequence[Any]) -> bool:
+    """Whether a list of a batch that ``default_collate`` made has an entry for each sample: text is not stacked.
+
+    >>> masks, names = default_collate([(torch.zeros(2, 2), "cat"), (torch.ones(2, 2), "dog")])
+    >>> listed_by_default((), [masks, names]), listed_by_default((1,), names)
+    (False, True)
+    """
+    return isinstance(value[0], str | bytes)
 
 
 def collate_vision(samples: Sequence[Any]) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fastload.data.encoded import EncodedImages, are_listed
+from fastload.data.vision_collate import listed_by_default
 from fastload.prefetch.decode_ahead import decoder_of
 from fastload.prefetch.image_group import ImageGroup, ImagePlaces, places_of, skip_together
 from fastload.prefetch.item import Item
@@ -49,7 +50,10 @@ class Preparer:
         samples: int = 0,
         images: Rule = None,
         samplers: SamplerState | None = None,
+        *,
+        by_default: bool = False,
     ) -> None:
+        """``by_default`` says that the batches come as ``default_collate`` makes them."""
         self.side = side
         self._transfer = Transfer(side)
         self._transform = transform if transform is None or isinstance(transform, Transform) else Compose([transform])
@@ -60,6 +64,7 @@ class Preparer:
         self._samples = samples
         self._images = images
         self._samplers = samplers or SamplerState(None)
+        self._by_default = by_default
 
     @torch.no_grad()
     def __call__(self, item: Item) -> bool:
@@ -141,8 +146,9 @@ class Preparer:
         """The batch with what belongs to its transformed ``images``; None if all samples are skipped."""
         kept = {group.samples: group.batch.kept for group in groups if group.batch.kept is not None}
         whole = {path for group in groups if group.batch.kept is not None for path in group.places.paths}
+        is_listed = listed_by_default if self._by_default else are_listed(encoded)
         for samples, rows in kept.items():
-            tree = tree_flatten(take_rows(tree_unflatten(tree), rows, samples, whole, are_listed(encoded)))
+            tree = tree_flatten(take_rows(tree_unflatten(tree), rows, samples, whole, is_listed))
         for group in groups:
             self._counts.update(group.batch.counts)
         first = groups[0].batch  # targets and labels belong to its images
@@ -151,7 +157,7 @@ class Preparer:
         for mix in first.mixes:
             tree = mix(tree)
         per_box = self._transform.per_box if isinstance(self._transform, Compose) else None
-        return follow(tree, images, first.moves, self._transfer.move, per_box) if first.moves else tree
+        return follow(tree, images, first.moves, self._transfer.move, per_box, is_listed) if first.moves else tree
 
     @contextmanager
     def _group(self, places: ImagePlaces, images: dict[Path, Any], item: Item) -> Iterator[ImageGroup]:

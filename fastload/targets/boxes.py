@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fastload.structure.tree import Path, Tree, name_of, retyped
-from fastload.targets.layout import TO_CORNERS, Layout, Target, of_kind, one_size
+from fastload.targets.layout import TO_CORNERS, IsListed, Layout, Target, of_kind, one_size
 from fastload.targets.rows import PerBox, loses_rows, row_count, rows_taken, warn_of_missing
 from fastload.targets.stored import Stored, have_area
 from fastload.transforms.geometry import rows_of
@@ -55,17 +55,21 @@ class Targets:
     point_rows: np.ndarray
     sizes: torch.Tensor | None = None  # of the images, once targets have followed them
     images: Mapping[Path, torch.Tensor] | None = None  # where that is known
+    is_listed: IsListed | None = None
 
     @classmethod
-    def of(cls, tree: Tree, images: Mapping[Path, torch.Tensor] | None = None) -> Targets | None:
+    def of(
+        cls, tree: Tree, images: Mapping[Path, torch.Tensor] | None = None, is_listed: IsListed | None = None
+    ) -> Targets | None:
         """The targets of a flattened batch; None if there are none.
 
-        ``images`` are those of the batch, by their paths; by default those that ``find_images`` finds.
+        ``images`` are those of the batch, by their paths; by default those that ``find_images`` finds. ``is_listed``
+        says of a list of the batch whether it has an entry for each sample, where that is known.
 
         Raises:
             TypeError: boxes are rotated; a target holds two tensors of boxes; or it cannot be told whose a target is.
         """
-        layout = Layout.of(tree, images)
+        layout = Layout.of(tree, images, is_listed)
         if layout is None:
             return None
         found = list(layout.targets())
@@ -85,6 +89,7 @@ class Targets:
             points=places,
             point_rows=point_rows,
             images=images,
+            is_listed=is_listed,
         )
 
     def follow(
@@ -162,7 +167,7 @@ class Targets:
             return
         parts = zip(boxes.targets, np.split(keep, np.cumsum(boxes.counts)[:-1]), strict=True)
         losing = [(target, kept) for target, kept in parts if target.sample is not None and not kept.all()]
-        layout = Layout.of(tree, self.images) if losing else None
+        layout = Layout.of(tree, self.images, self.is_listed) if losing else None
         if layout is None:
             return
         fields = layout.fields()

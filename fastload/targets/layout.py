@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,12 @@ from fastload.structure.targets import TARGETS, has_targets
 from fastload.structure.tree import Path, Tree, name_of
 from fastload.targets.rows import Field
 
-__all__ = ["FROM_CORNERS", "TO_CORNERS", "Layout", "Target", "of_kind", "one_size"]
+__all__ = ["FROM_CORNERS", "TO_CORNERS", "IsListed", "Layout", "Target", "of_kind", "one_size"]
 
 ENTRIES = (torch.Tensor, np.ndarray, tuple, MutableSequence)  # what may have a row for each box
+
+# Says of a path and the list or tuple there whether it has an entry for each sample, or fields; None: it is not known.
+IsListed = Callable[[Path, Any], bool | None]
 
 # What rows of boxes of each format are multiplied by to become x1, y1, x2, y2.
 TO_CORNERS = {
@@ -76,28 +79,25 @@ class Layout:
 
     entries: dict[Path, Any]  # its tensors, lists and tuples, outer before inner
     images: frozenset[Path]
-    above: frozenset[Path]  # the containers that lead to the images
+    listings: tuple[frozenset[Path], frozenset[Path]]  # the lists and the tuples that have an entry for each sample
     samples: int
     alone: bool  # it is one image, not a batch or a list of them
 
     @classmethod
-    def of(cls, tree: Tree, images: Mapping[Path, torch.Tensor] | None = None) -> Layout | None:
+    def of(
+        cls, tree: Tree, images: Mapping[Path, torch.Tensor] | None = None, is_listed: IsListed | None = None
+    ) -> Layout | None:
         """None if the batch has no targets; ``images`` are found by torchvision's rule if they are not known."""
         if not has_targets(tree):
             return None
         entries = {path: value for path, value in tree.walk() if isinstance(value, ENTRIES)}
         images = find_images(tree) if images is None else images
-        first, image = next(iter(images.items()))
-        single = is_single(image)
-        listed = single and len(first) > 1 and isinstance(first[-1], int)
-        if single and len({path[:-1] if listed else path for path in images}) > 1:
-            raise TypeError(
-                "it cannot be told which boxes, masks and keypoints belong to which image: the batch has single images "
-                f"at {', '.join(map(name_of, images))}; collate them to one tensor or one list"
-            )
-        above = frozenset(path[:depth] for path in images for depth in range(len(path)))
-        samples = len(images) if single else len(image)
-        return cls(entries, frozenset(images), above, samples, alone=single and not listed)
+        own = _own_images(images, entries)
+        image = images[own[0]]
+        samples = len(own) if is_single(image) else len(image)
+        above = {path[:depth] for path in images for depth in range(len(path))}
+        listings = _listings({path: each for path, each in entries.items() if path not in above}, samples, is_listed)
+        return cls(entries, frozenset(images), listings, samples, alone=is_single(image) and not _is_in_list(own[0]))
 
     def targets(self) -> Iterator[Target]:
         for path, value in self.entries.items():
@@ -119,18 +119,11 @@ class Layout:
 
     def _depth(self, path: Path) -> int | None:
         """Where in the path of an entry the index of its sample is."""
-        for kind in (MutableSequence, tuple):  # a pair of lists may stand beside two images
-            for depth, index in enumerate(path):
-                if isinstance(index, int) and self._lists_samples(path[:depth], kind):
+        for listing in self.listings:  # a pair of lists may stand beside two images
+            for depth in range(len(path)):
+                if path[:depth] in listing:
                     return depth
         return None
-
-    def _lists_samples(self, path: Path, kind: type) -> bool:
-        return (
-            isinstance(self.entries.get(path), kind)
-            and len(self.entries[path]) == self.samples
-            and path not in self.above
-        )
 
     def fields(self) -> dict[tuple[int | None, Path], list[Field]]:
         """What may have a row for each box, by the sample and what holds it."""
@@ -147,6 +140,53 @@ class Layout:
         container = self.entries.get(tuple(owner))
         names: Sequence[str] | None = getattr(container, "_fields", None)
         return key if names is None else names[key]  # type: ignore[call-overload]
+
+
+def _own_images(images: Mapping[Path, torch.Tensor], entries: Mapping[Path, Any]) -> list[Path]:
+    """Where the images are to which targets belong: a batch, a list or a single one, the first of several."""
+    first, image = next(iter(images.items()))
+    if not is_single(image):
+        return [first]
+    own = [path for path in images if path[:-1] == first[:-1]] if _is_in_list(first) else [first]
+    # Of single images, lists are views of the samples; but lists in a list may be samples, of several views each.
+    are_views = _is_in_list(first) and not isinstance(entries.get(first[:-2]), MutableSequence)
+    if len(own) < len(images) and not are_views:
+        raise TypeError(
+            "it cannot be told which boxes, masks and keypoints belong to which image: the batch has single images "
+            f"at {', '.join(map(name_of, images))}; collate them to one tensor or one list"
+        )
+    return own
+
+
+def _is_in_list(path: Path) -> bool:
+    return len(path) > 1 and isinstance(path[-1], int)
+
+
+def _listings(
+    entries: Mapping[Path, Any], samples: int, is_listed: IsListed | None
+) -> tuple[frozenset[Path], frozenset[Path]]:
+    """The paths of the lists, and of the tuples, that have an entry for each sample."""
+    long_enough = [
+        (path, value)
+        for path, value in entries.items()
+        if (isinstance(value, MutableSequence) or type(value) is tuple) and len(value) == samples
+    ]
+    listing = [(path, value) for path, value in long_enough if _is_listing(path, value, is_listed)]
+    tuples = frozenset(path for path, value in listing if isinstance(value, tuple))
+    return frozenset(path for path, _ in listing) - tuples, tuples
+
+
+def _is_listing(path: Path, value: Sequence[Any], is_listed: IsListed | None) -> bool:
+    """Whether a list or tuple, as long as the batch, has an entry for each sample, as far as can be told.
+
+    Tensors of several types that have a row for each sample, such as masks and labels, are fields: of tuples,
+    ``default_collate`` makes such lists.
+    """
+    known = None if is_listed is None else is_listed(path, value)
+    if known is not None:
+        return known
+    are_columns = all(isinstance(each, torch.Tensor) and each.shape[:1] == (len(value),) for each in value)
+    return not (are_columns and len(set(map(type, value))) > 1)
 
 
 def _numbers(value: torch.Tensor) -> np.ndarray:

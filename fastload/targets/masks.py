@@ -9,7 +9,7 @@ import torch
 from fastload import kernels
 from fastload.structure.ragged import Ragged
 from fastload.structure.tree import Path, Tree, name_of, retyped
-from fastload.targets.layout import Layout, Target, of_kind, one_size
+from fastload.targets.layout import IsListed, Layout, Target, of_kind, one_size
 
 __all__ = ["map_masks", "resample_masks", "warp_masks"]
 
@@ -19,6 +19,7 @@ def map_masks(
     function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     images: Mapping[Path, torch.Tensor] | None = None,
     fill: float = 0.0,
+    is_listed: IsListed | None = None,
 ) -> Tree:
     """A flattened batch with its masks moved by ``function(planes, rows)``.
 
@@ -34,12 +35,12 @@ def map_masks(
     nearest pixel of uint8 images moves masks of any dtype. What it fills with 0 becomes ``fill``: planes are XORed with
     its bytes before and after. ``rows``: int64 (M,) on the CPU, the image of each mask. The result has the shape
     (M, B, any height, any width). ``images``: those of the batch, by their paths; by default those that
-    ``find_images`` finds.
+    ``find_images`` finds. ``is_listed``: whether a list of the batch has an entry for each sample, where that is known.
 
     Raises:
         ValueError: ``fill`` is not a value of a mask's dtype.
     """
-    layout = Layout.of(tree, images)
+    layout = Layout.of(tree, images, is_listed)
     if layout is None:
         return tree
     masks = of_kind("Mask", list(layout.targets()))
@@ -52,6 +53,7 @@ def resample_masks(
     size: tuple[int, int] | torch.Tensor,
     images: Mapping[Path, torch.Tensor] | None = None,
     fill: float = 0.0,
+    is_listed: IsListed | None = None,
 ) -> Tree:
     """A flattened batch with its masks cropped, resized and mirrored as their images are, to the nearest pixel.
 
@@ -68,6 +70,7 @@ def resample_masks(
         size: that of the images, as the same function takes it.
         images: as :func:`map_masks` takes them.
         fill: the value outside of a mask.
+        is_listed: as :func:`map_masks` takes it.
 
     Raises:
         ValueError: a mask is batched, and ``size`` differs from image to image.
@@ -79,14 +82,22 @@ def resample_masks(
         assert isinstance(moved, torch.Tensor)  # of one size
         return moved
 
-    return map_masks(tree, move, images, fill)
+    return map_masks(tree, move, images, fill, is_listed)
 
 
 def warp_masks(
-    tree: Tree, warp: torch.Tensor, images: Mapping[Path, torch.Tensor] | None = None, fill: float = 0.0
+    tree: Tree,
+    warp: torch.Tensor,
+    images: Mapping[Path, torch.Tensor] | None = None,
+    fill: float = 0.0,
+    is_listed: IsListed | None = None,
 ) -> Tree:
     """A flattened batch with its masks warped as their images are: float32 (N, 6), as ``kernels.warp`` takes it."""
-    return map_masks(tree, lambda planes, rows: kernels.warp(planes, warp[rows], dtype=torch.uint8), images, fill)
+
+    def move(planes: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return kernels.warp(planes, warp[rows], dtype=torch.uint8)
+
+    return map_masks(tree, move, images, fill, is_listed)
 
 
 def _moved(
