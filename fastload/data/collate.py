@@ -52,7 +52,7 @@ def collate(
     the first of these kinds that occurs in the first sample:
 
     1. mappings of "bytes" and "path", as Hugging Face's ``Image(decode=False)`` yields them;
-    2. what ``PIL.Image.open`` returns, as long as its pixels are not decoded;
+    2. what ``PIL.Image.open`` returns, as long as its pixels are not decoded, nor another page than the first chosen;
     3. bytes: ``bytes``, ``bytearray``, ``memoryview``;
     4. paths: ``os.PathLike``;
     5. uint8 tensors and arrays of one dimension;
@@ -79,8 +79,8 @@ def collate(
             ``("image", "bytes")``, a list of these, or a function of the sample that returns the field. It is called
             with the first sample.
         masks: which field is the file of a mask, stated as ``images`` is. Its values are kept as they are stored, as
-            ``tv_tensors.Mask``, (H, W) uint8, bool, or int32 for more than 8 bits; masks come as a list and follow the
-            images.
+            ``tv_tensors.Mask``, (H, W) uint8, bool, int32 for more than 8 bits, or float32; masks come as a list and
+            follow the images.
         decode: decode baseline JPEGs here too, by torchcodec: for devices without a JPEG decoder, where many workers
             decode faster than the training process. Pass ``collate_fn=functools.partial(fl.collate, decode=True)``.
         upright: whether EXIF turns images, and masks in files. True: they are as they are seen; False: as they are
@@ -278,5 +278,5 @@ def _check_file(file: Any, index: int) -> None:
     if not is_file(file):
         raise TypeError(
             f"sample {index} has no file where the first of its batch has one: {described(file)}. It must be bytes, a "
-            "path, or a uint8 tensor or array of one dimension"
+            "path, a uint8 tensor or array of one dimension, or an image opened by Pillow at its first page"
         )

@@ -111,8 +111,8 @@ def _is_record(value: Any) -> bool:
 
 
 def _is_opened(value: Any) -> bool:
-    """Whether it is what ``PIL.Image.open`` returns, before its pixels are decoded."""
-    return isinstance(value, ImageFile) and value.fp is not None and bool(value.tile)
+    """Whether it is what ``PIL.Image.open`` returns, before its pixels are decoded or another page is chosen."""
+    return isinstance(value, ImageFile) and value.fp is not None and bool(value.tile) and value.tell() == 0
 
 
 def _is_bytes(value: Any) -> bool:

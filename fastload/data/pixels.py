@@ -96,10 +96,11 @@ def values(data: bytes, most_bytes: float = math.inf, *, upright: bool = True) -
     >>> values(file.getvalue()).values.tolist()
     [[7, 7, 7, 7], [7, 7, 7, 7]]
 
-    Values of more than 8 bits are int32. Arguments and errors are those of :func:`colours`.
+    Whole numbers of more than 8 bits are int32, others float32. Arguments and errors are those of :func:`colours`.
     """
     stored, turned = _decoded(data, most_bytes, np.array, upright)
-    return Picture(stored if stored.dtype.itemsize == 1 else stored.astype(np.int32), turned)
+    wide = np.float32 if stored.dtype.kind == "f" else np.int32
+    return Picture(stored if stored.dtype.itemsize == 1 else stored.astype(wide), turned)
 
 
 def _decoded(data: bytes, most_bytes: float, convert: Callable[[Image.Image], NDArray[Any]], upright: bool) -> Picture:

@@ -21,7 +21,7 @@ from fastload.streams import SideStream, SyncStream
 from fastload.structure.field import Rule
 from fastload.structure.images import find_images, remark_on_grey, remark_on_others, remark_on_range
 from fastload.structure.targets import has_targets
-from fastload.structure.tree import Path, Tree, retyped, take_rows, tensors, tree_flatten, tree_unflatten
+from fastload.structure.tree import Path, Tree, name_of, retyped, take_rows, tensors, tree_flatten, tree_unflatten
 from fastload.structure.unstacked import Unstacked
 from fastload.targets.follow import follow
 from fastload.transfer.transfer import Transfer, device_blocks, has_unmoved
@@ -65,6 +65,7 @@ class Preparer:
         self._images = images
         self._samplers = samplers or SamplerState(None)
         self._by_default = by_default
+        self._files: set[Path] = set()  # where files have been
 
     @torch.no_grad()
     def __call__(self, item: Item) -> bool:
@@ -100,6 +101,7 @@ class Preparer:
     def _transformed(self, item: Item, tree: Tree, transform: Transform) -> Tree | None:
         """The batch with its images transformed, and all that belongs to them; None if all samples are skipped."""
         encoded = {path: leaf for path, leaf in tree.leaves.items() if isinstance(leaf, EncodedImages)}
+        self._check_files(tree, encoded)
         images = find_images(tree, self._images, encoded)
         transform.check(tree)
         item.remark = self._remark(tree, images)
@@ -127,6 +129,17 @@ class Preparer:
         self._key = self._key.advanced(most)
         self._samples += most
         return self._followed(tree.replaced(results), _by_path(results), groups, encoded)
+
+    def _check_files(self, tree: Tree, encoded: dict[Path, EncodedImages]) -> None:
+        """Refuse a batch with bytes where others have files: none of its own begins as an image does."""
+        for path in self._files - encoded.keys():
+            if isinstance(tree.leaves.get((*path, 0)), bytes | bytearray | memoryview):
+                raise TypeError(
+                    f"{name_of(path)} has image files in other batches, and in this one bytes of which none begins as "
+                    "an image: say which fields are files, such as collate_fn=functools.partial(fl.collate, "
+                    f"images={[each[0] if len(each) == 1 else each for each in sorted(self._files, key=str)]!r})"
+                )
+        self._files |= encoded.keys()
 
     def _decode(self, files: list[ImageGroup]) -> None:
         """Decode what was not decoded ahead: it must be known which files are bad before any image is transformed."""
@@ -156,6 +169,8 @@ class Preparer:
             return None
         for mix in first.mixes:
             tree = mix(tree)
+        if first.moves and has_targets(tree):
+            _refuse_several([group.places for group in groups if group.places.view == 0], images)
         per_box = self._transform.per_box if isinstance(self._transform, Compose) else None
         return follow(tree, images, first.moves, self._transfer.move, per_box, is_listed) if first.moves else tree
 
@@ -204,6 +219,17 @@ def _returned(group: Batch, images: dict[Path, Any], tree: Tree) -> dict[Path, A
             "collate_fn, or hand over files by fl.collate"
         )
     return {path: retyped(new, like=old) for (path, old), new in zip(images.items(), result, strict=True)}
+
+
+def _refuse_several(places: list[ImagePlaces], images: dict[Path, torch.Tensor]) -> None:
+    """Refuse targets of a list whose images differ in more than size, so that each was transformed alone."""
+    if len(places) > 1:
+        kinds = {(images[path].shape[0], images[path].dtype) for each in places for path in each.paths}
+        described = " and ".join(sorted(f"{channels} channels of {dtype}" for channels, dtype in kinds))
+        raise TypeError(
+            "boxes, masks and keypoints follow the images of a list if these agree in their channels and dtype; got "
+            f"{described}: let the data set convert them, to RGB for example"
+        )
 
 
 def _by_path(results: dict[Path, Any]) -> dict[Path, torch.Tensor]:

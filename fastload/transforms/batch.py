@@ -125,6 +125,7 @@ class Batch:
         """
         images = self._pixels
         if isinstance(images, Ragged):
+            _refuse_channels_last(images)
             work = LazyImages(images, store=store)
             yield work
             self.images = self._typed(work.result())
@@ -199,6 +200,13 @@ def _require_tensor(images: Any, function: Callable[..., Any]) -> torch.Tensor:
     if not isinstance(images, torch.Tensor):
         raise TypeError(f"a transform must return a tensor of images; {quoted(function)} returned {quoted(images)}")
     return images
+
+
+def _refuse_channels_last(images: Ragged) -> None:
+    if images.channels > max(CHANNELS) and any((images.sizes[:, 1] == width).all() for width in CHANNELS):
+        raise TypeError(
+            f"images of a list must be (C, H, W), and {tuple(images[0].shape)} looks like (H, W, C): permute them"
+        )
 
 
 def _channels_first(images: torch.Tensor, channels: int | None) -> torch.Tensor:

@@ -230,6 +230,19 @@ def test_something_else_in_a_files_place_is_refused():
         collate([(FILE, 1), (None, 2)])
 
 
+def test_an_opened_image_at_another_page_than_the_first_is_refused(tmp_path):
+    path = tmp_path / "pages.tif"
+    pages = [picture(seed=number) for number in range(2)]
+    pages[0].save(path, save_all=True, append_images=pages[1:])
+    first, second = (Image.open(path) for _ in range(2))
+    second.seek(1)
+    assert len(collate([first])) == 1
+    with pytest.raises(TypeError, match=r"sample 1 has no file.*opened by Pillow at its first page"):
+        collate([first, second])
+    with pytest.raises(TypeError, match="the first of the samples has none: TiffImageFile"):
+        collate([second])
+
+
 def test_pixels_of_more_than_pillows_limit_are_bad(monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2000)
     with pytest.warns(Image.DecompressionBombWarning):  # in this process, Pillow's warnings are its user's

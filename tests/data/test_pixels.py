@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from fastload.data.jpeg_header import scans
-from fastload.data.pixels import UndecodableError, pixels
+from fastload.data.pixels import UndecodableError, pixels, values
 from tests.files import BASELINE, BROKEN, OTHERS, by_pillow, inserted, jpeg, picture, saved
 
 
@@ -79,6 +79,14 @@ def test_an_icon_that_is_larger_than_its_header_tells_is_held_to_the_limits(monk
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2000)
     with pytest.warns(Image.DecompressionBombWarning):
         assert "60 x 60 = 3,600 pixels; at most 2,000" in reason(file)
+
+
+@pytest.mark.parametrize("value", [0.25, -3.5, 1e9])
+def test_values_that_are_no_whole_numbers_stay(value):
+    file = saved(Image.new("F", (3, 2), value), "TIFF")
+    stored = values(file).values
+    assert stored.dtype == np.float32
+    assert stored.tolist() == np.full((2, 3), value, np.float32).tolist()
 
 
 def test_no_file_makes_pillow_run_a_program(monkeypatch):

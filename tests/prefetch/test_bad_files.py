@@ -57,6 +57,18 @@ def test_boxes_and_labels_beside_an_image_by_name_are_left_out_with_it():
     assert repr(batch["labels"]) == repr([torch.tensor([1, 1])])
 
 
+@pytest.mark.parametrize("on_error", ["raise", "skip", "zero"])
+def test_a_batch_in_which_no_file_of_a_field_begins_as_an_image_is_refused(on_error):
+    samples = [{"left": GOOD, "right": b"damaged" if number == 4 else GOOD} for number in range(5)]
+    loader = DataLoader(samples, batch_size=2, collate_fn=fl.collate)
+    transform = T.DecodeJpeg(on_error=on_error)
+    with pytest.raises(TypeError, match=r"batch\['right'\] has image files in other.* images=\['left', 'right'\]"):
+        list(fl.PrefetchLoader(loader, transform=transform, device="cpu"))
+    loader = DataLoader(samples, batch_size=2, collate_fn=partial(fl.collate, images=["left", "right"]))
+    with pytest.raises(T.BadImageError) if on_error == "raise" else pytest.warns(UserWarning, match="sample 0"):
+        list(fl.PrefetchLoader(loader, transform=transform, device="cpu"))
+
+
 def test_a_batch_may_be_put_into_another_container():
     def collate(samples):
         return {"pairs": fl.collate(samples), "number": torch.arange(len(samples))}

@@ -209,6 +209,25 @@ def test_g14_files_of_different_sizes_stay_a_list_beside_their_targets():
     assert [target["boxes"].tolist() for target in targets] == [each.tolist() for each in mirrored]
 
 
+@pytest.mark.parametrize("second", [0, 1])
+def test_g14_targets_belong_to_the_first_of_two_images_of_a_sample_whatever_their_sizes(second):
+    samples = [{"left": FILES[n], "right": FILES[second * n], "boxes": boxes(n)} for n in range(BATCH)]
+    transform = T.Compose([T.DecodeJpeg(), T.RandomHorizontalFlip(1.0)])
+    (batch,) = fl.PrefetchLoader(DataLoader(samples, BATCH, collate_fn=fl.collate), transform=transform, device="cpu")
+    mirrored = [v2.functional.horizontal_flip(boxes(number)) for number in range(BATCH)]
+    assert [each.tolist() for each in batch["boxes"]] == [each.tolist() for each in mirrored]
+    assert [len(images) for images in (batch["left"], batch["right"])] == [BATCH, BATCH]
+
+
+def test_targets_of_a_list_of_grey_and_of_rgb_images_are_refused():
+    images = [torch.zeros(3, *SIZES[0]), torch.zeros(1, *SIZES[1])]
+    batches = [(images, [{"boxes": boxes(0)}, {"boxes": boxes(1)}])]
+    with pytest.raises(TypeError, match=r"got 1 channels of torch.float32 and 3 channels of .*: let the data set conv"):
+        next(iter(fl.PrefetchLoader(batches, transform=T.RandomHorizontalFlip(1.0), device="cpu")))
+    normalized = fl.PrefetchLoader(batches, [0.5], [0.5], device="cpu")
+    assert [each["boxes"].tolist() for each in next(iter(normalized))[1]] == [boxes(0).tolist(), boxes(1).tolist()]
+
+
 def test_g14_the_targets_of_a_skipped_file_are_skipped():
     files = [FILES[0], FILES[1][:300], *FILES[2:]]
     samples = [(file, {"boxes": boxes(number)}) for number, file in enumerate(files)]

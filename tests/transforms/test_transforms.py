@@ -82,6 +82,12 @@ def test_one_mean_and_std_are_for_all_channels_as_in_torchvision():
         T.Normalize((0.5,), (0.2,))(IMAGES.movedim(1, -1))
 
 
+@pytest.mark.parametrize("transform", [T.RandomHorizontalFlip(1.0), T.CenterCrop(2), T.Normalize([0.5] * 3, [0.2] * 3)])
+def test_a_list_of_images_whose_channels_come_last_is_refused(transform):
+    with pytest.raises(TypeError, match=r"\(8, 6, 3\) looks like \(H, W, C\): permute them"):
+        transform([torch.zeros(8, 6, 3), torch.zeros(8, 6, 3)])
+
+
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [
