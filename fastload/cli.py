@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
@@ -16,9 +17,13 @@ from typer.core import TyperGroup
 
 from fastload import __version__
 
+if TYPE_CHECKING:
+    from fastload.report.report import Report
+
 __all__ = ["app", "main"]
 
 USER_ERROR, INTERRUPTED = 2, 130
+STDOUT, STDERR = 1, 2  # file descriptors, which other processes inherit
 NOT_DRAWN = (
     "there is no training loop to plot: --plot takes a script, or a factory that returns a loader and a function that "
     "trains on a batch"
@@ -49,6 +54,22 @@ def one_line_errors() -> Iterator[None]:
     except (ImportError, OSError, ValueError) as error:
         typer.echo(f"fastload: {error}", err=True)
         raise typer.Exit(USER_ERROR) from None
+
+
+@contextmanager
+def scripts_output(file: TextIO) -> Iterator[None]:
+    """A context in which what a script prints goes to ``file``, and so does what its workers and programs print."""
+    sys.stdout.flush()
+    kept = os.dup(STDOUT)
+    try:
+        if file is sys.stderr:
+            os.dup2(STDERR, STDOUT)
+        with redirect_stdout(file):
+            yield
+    finally:
+        file.flush()
+        os.dup2(kept, STDOUT)
+        os.close(kept)
 
 
 def _print_version(wanted: bool) -> None:
@@ -177,22 +198,34 @@ def doctor(
     from fastload import doctor as practice  # noqa: PLC0415
     from fastload.report.plot import check_picture  # noqa: PLC0415
 
-    own_output = sys.stderr if as_json else sys.stdout  # of the script
     try:
-        with one_line_errors(), redirect_stdout(own_output), practice.ProgressBar(steps) as bar:
+        with (
+            one_line_errors(),
+            scripts_output(sys.stderr if as_json else sys.stdout),
+            practice.ProgressBar(steps) as bar,
+        ):
             if plot is not None:
                 check_picture(plot)
             found = practice.examine(practice.find(target, arguments or [], steps, seconds, bar.advance), bar.measuring)
-            if plot is not None and found.report is not None:
-                found.report.plot(plot)
-            elif plot is not None:
-                typer.echo(f"fastload: {NOT_DRAWN}; got {target!r}", err=True)
     except practice.ScriptError as error:
         traceback.print_exception(error.__cause__)
         typer.echo(f"fastload: {error}", err=True)
         raise typer.Exit(USER_ERROR) from None
     typer.echo(found.json()) if as_json else Console().print(found)
-    raise typer.Exit(USER_ERROR if not found.is_measured else 0 if found.is_healthy else 1)
+    if plot is not None:
+        _draw(found.report, plot, target)
+    raise typer.Exit(1 if found.changes else USER_ERROR if not found.is_measured else 0 if found.is_healthy else 1)
+
+
+def _draw(report: Report | None, picture: Path, target: str) -> None:
+    """Draw the last steps of a report, or say why not."""
+    if report is None:
+        typer.echo(f"fastload: {NOT_DRAWN}; got {target!r}", err=True)
+        return
+    try:
+        report.plot(picture)
+    except (OSError, ValueError) as error:
+        typer.echo(f"fastload: {error}", err=True)
 
 
 @app.command()

@@ -24,6 +24,7 @@ from fastload.doctor.rates import (
 from fastload.doctor.sample_times import SampleTimes, time_samples
 from fastload.doctor.script import ScriptError, as_main
 from fastload.doctor.target import ExaminedLoader
+from fastload.report.case import Case
 from fastload.report.report import Report
 from fastload.report.setup import Setup
 from fastload.report.verdict import Bound
@@ -73,10 +74,20 @@ class Examination:
             return float("inf")
         return self.trained / max(1e-3, 1 - self.report.stats.recent.stalled)
 
+    @property
+    def prepared(self) -> float:
+        """Samples a second of the slowest of what else is done to a batch, such as decoding; infinite if not known."""
+        if self.report is None or not self.trained:
+            return float("inf")
+        stats = self.report.stats
+        stages = Case(stats, self.setup).stages
+        slowest = max((seconds for name, seconds in stages.items() if name != "load"), default=0.0)
+        return stats.recent.samples / stats.recent.batches / slowest if slowest else float("inf")
+
     def in_training(self, workers: int) -> float:
         """Samples a second of training with so many workers; without any, it loads and trains by turns."""
         rate = self.rates.get(workers, 0.0)
-        return min(rate, self.needed) if workers else rate / (1 + rate / self.needed)
+        return min(rate if workers else rate / (1 + rate / self.needed), self.needed, self.prepared)
 
     def gain(self, rate: float) -> float:
         """By what factor training gets faster if it takes so many samples a second.
@@ -108,14 +119,14 @@ class Examination:
 
     @property
     def is_measured(self) -> bool:
-        """Whether a training loop ran, or the loader alone gave enough batches for a rate."""
-        return self.report is not None or any(self.rates.values())
+        """Whether a training loop ran for long enough, or there was none, and the loader alone gave a rate."""
+        return any(self.rates.values()) if self.report is None else self.trained > 0
 
     @property
     def is_healthy(self) -> bool:
         """Whether there is nothing to change."""
         bound = self.report.verdict.bound if self.report is not None else Bound.COMPUTE
-        return self.is_measured and not self.changes and bound in (Bound.COMPUTE, Bound.UNKNOWN)
+        return self.is_measured and not self.changes and bound is Bound.COMPUTE
 
     def json(self) -> str:
         """All of it as JSON."""

@@ -90,6 +90,7 @@ def _timed(loader: DataLoader[Any]) -> SampleTimes | None:
         begin = time.perf_counter()
     if not samples:
         return None
+    loader.collate_fn(samples)  # the first call may load libraries
     begin = time.perf_counter()
     loader.collate_fn(samples)
     collate = (time.perf_counter() - begin) / len(samples)

@@ -100,6 +100,8 @@ def _changes(found: Examination) -> Iterator[RenderableType]:
         yield Text("\nNothing to change in the input.", style="bold green")
         if found.report is None:
             yield Text("Whether its samples a second are enough, your training tells.")
+    elif found.report is not None and not found.is_measured:
+        yield Text("\nTraining was not judged, so it is not known whether anything is to change.")
     elif not found.is_measured:
         yield Text("\nNothing could be measured: no training loop ran, and it is no DataLoader of several batches.")
 

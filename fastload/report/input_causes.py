@@ -178,6 +178,16 @@ def _slow_host(case: Case) -> Found:
     ]
 
 
+def _decode_in_training(case: Case) -> Found | None:
+    if case.setup.has_device:
+        return None
+    return Cause.HEAVY_TRANSFORM, [
+        f"The files of a batch take {ms(case.stages['decode'])} to decode, in the training process, since there is no "
+        "GPU that would: collate_fn=functools.partial(fl.collate, decode=True) in the DataLoader decodes them in its "
+        "workers."
+    ]
+
+
 def _heavy_transform(case: Case) -> Found:
     where = "in the workers, if cores are free" if case.setup.has_device else "in worker processes"
     return Cause.HEAVY_TRANSFORM, [
@@ -215,7 +225,7 @@ RULES: dict[str, list[Callable[[Case], Found | None]]] = {
     "pin": COPYING,
     "copy": COPYING,
     "prepare": COPYING,
-    "decode": [_refused_files, _heavy_transform],
+    "decode": [_decode_in_training, _refused_files, _heavy_transform],
     "transform": [_heavy_transform],
 }
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from fastload.environment import MEASURES
@@ -61,10 +62,14 @@ class LoaderClock:
 
     @property
     def batches(self) -> list[BatchTimes]:
-        """The last batches that the device has passed, of the last pass."""
+        """The last batches that the device has passed, of the last pass of which there are two.
+
+        If there is no such pass, those of the last.
+        """
         kept = self._record.kept()
-        begin = max((number for number, batch in enumerate(kept) if batch.step is None), default=0)
-        return kept[begin:]
+        begins = [0, *(number for number, batch in enumerate(kept) if number and batch.step is None), len(kept)]
+        passes = [kept[begin:end] for begin, end in pairwise(begins)]
+        return next((batches for batches in reversed(passes) if len(batches) > 1), passes[-1])
 
     @property
     def images(self) -> str:

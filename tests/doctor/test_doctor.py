@@ -361,10 +361,11 @@ def test_the_change_that_wins_most_comes_first():
     assert not found.is_healthy
 
 
-def examined(alone, trained=0.0, waits=0.0, workers=0, dataset=(), device="cpu", **measured):
+def examined(alone, trained=0.0, waits=0.0, workers=0, dataset=(), device="cpu", host=(), **measured):
     """What the doctor finds of a loader that gives so many samples a second alone, by number of workers.
 
     Training takes ``trained`` samples a second, and waits for its input for so much of the time; 0 if no loop ran.
+    ``host`` has seconds a batch of stages besides loading.
     """
     setup = Setup.of(DataLoader(dataset, batch_size=8, num_workers=workers), device)
     report = None
@@ -372,7 +373,13 @@ def examined(alone, trained=0.0, waits=0.0, workers=0, dataset=(), device="cpu",
         step = 8 / trained
         wait = Timing(step * waits)
         window = Period(
-            100, 800, seconds=100 * step, step=Timing(step), stall=wait, host={"load": wait}, cpu={"load": wait.mean}
+            100,
+            800,
+            seconds=100 * step,
+            step=Timing(step),
+            stall=wait,
+            host={"load": wait, **{name: Timing(seconds) for name, seconds in dict(host).items()}},
+            cpu={"load": wait.mean},
         )
         report = Report.of(Stats(recent=window, total=window), setup)
     return doctor.Examination("train.py", device, setup, report, rates=alone, **measured)
@@ -381,6 +388,12 @@ def examined(alone, trained=0.0, waits=0.0, workers=0, dataset=(), device="cpu",
 def test_a_loader_is_compared_with_what_it_gives_without_workers():
     assert not examined({0: 100, 1: 50, 2: 103}).changes
     assert not examined({0: 100, 1: 50, 2: 103}, trained=99, waits=0.9).changes
+
+
+def test_workers_win_nothing_where_another_stage_sets_the_pace():
+    loader = {"alone": {1: 250, 2: 500}, "trained": 250, "waits": 0.9, "workers": 1}
+    assert "num_workers=2" in examined(**loader).changes[0]
+    assert not examined(**loader, host={"decode": 8 / 250}).changes
 
 
 def test_a_change_wins_no_more_than_not_to_wait():
@@ -468,6 +481,63 @@ def test_bars_are_of_what_the_terminal_can_show(encoding):
     Console(file=text).print(examined({0: 100, 1: 200}))
     text.flush()
     assert {"utf-8": "█", "ascii": "#"}[encoding] in text.buffer.getvalue().decode(encoding)
+
+
+EPOCHS = """
+import time, torch
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.zeros(80, 3)), {batch_size})
+for _ in range(8):
+    for batch in loader:
+        time.sleep(0.002)
+"""
+
+
+def test_the_last_steps_are_drawn_though_the_script_ends_as_an_epoch_begins(script, tmp_path):
+    result = run(script(EPOCHS.format(batch_size=4)), "--steps", 40, "--plot", tmp_path / "steps.svg")
+    assert result.exit_code in (0, 1), result.output
+    assert "</svg>" in (tmp_path / "steps.svg").read_text()
+
+
+def test_what_was_found_is_printed_where_nothing_can_be_drawn(script, tmp_path):
+    result = run(script(EPOCHS.format(batch_size=80)), "--steps", 6, "--plot", tmp_path / "steps.svg")
+    assert "the loader alone" in result.stdout
+    assert "there is nothing to plot: 1 batches" in result.stderr
+
+
+TALKATIVE = """
+import os, time
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return index
+
+print("imported")
+if __name__ == "__main__":
+    os.system("echo a program")
+    for batch in DataLoader(Slow(), 4, num_workers=2, multiprocessing_context="spawn"):
+        pass
+"""
+
+
+def test_a_script_of_too_few_batches_is_not_called_healthy(script):
+    result = run(script(EPOCHS.format(batch_size=40).replace("range(8)", "range(1)")), "--steps", 5)
+    assert "too few to judge by" in result.stdout
+    assert "Nothing to change" not in result.stdout
+    assert result.exit_code in (1, 2)
+
+
+def test_what_workers_and_programs_of_a_script_print_stays_out_of_the_json(script):
+    command = [sys.executable, "-m", "fastload", "doctor", str(script(TALKATIVE)), "--json"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert json.loads(result.stdout)["setup"]["workers"] == 2
+    assert "a program" in result.stderr
+    assert result.stderr.count("imported") > 1
 
 
 @pytest.mark.parametrize("picture", ["steps.jpg", "nowhere/steps.png"])

@@ -194,7 +194,14 @@ def on_gpu(step=0.04, stall=0.0, lead=0.08, host=(), device=(), **setup):
         cpu=dict.fromkeys(times, 0.0),
         device={name: Timing(value, value, value, value) for name, value in dict(device).items()},
     )
-    settings = {"device": "cuda", "cores": 16, "workers": 15, "pin_memory": True, "depth": 2, "images": "uint8"} | setup
+    settings = {
+        "device": setup.pop("processor", "cuda"),
+        "cores": 16,
+        "workers": 15,
+        "pin_memory": True,
+        "depth": 2,
+        "images": "uint8",
+    } | setup
     lines = settings.pop("lines", {})
     busy, files = settings.pop("busy", 0.9), settings.pop("files", {})
     usage = WorkerUsage(settings["workers"], 10.0, [busy] * settings["workers"], [busy] * settings["workers"])
@@ -261,6 +268,12 @@ def test_files_that_take_their_batch_to_the_cpu_are_named():
     verdict = on_gpu(0.04, 0.02, **DECODING, files=files)
     assert verdict.cause is Cause.REFUSED_FILES
     assert "5120 of 25600 JPEG files were decoded on the CPU" in verdict.changes[0]
+
+
+def test_files_that_are_decoded_on_the_cpu_may_be_decoded_by_the_workers():
+    verdict = on_gpu(0.04, 0.02, device={}, host={"slot": 0.0, "decode": 0.039}, images="files", processor="cpu")
+    assert (verdict.cause, verdict.stage) == (Cause.HEAVY_TRANSFORM, "decode")
+    assert "collate_fn=functools.partial(fl.collate, decode=True)" in verdict.changes[0]
 
 
 def line_of(text):
