@@ -7,9 +7,9 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -57,17 +57,16 @@ def one_line_errors() -> Iterator[None]:
 
 
 @contextmanager
-def scripts_output(file: TextIO) -> Iterator[None]:
-    """A context in which what a script prints goes to ``file``, and so does what its workers and programs print."""
+def printed_as_errors() -> Iterator[None]:
+    """A context in which what a script prints goes to stderr, and so does what its workers and programs print."""
     sys.stdout.flush()
     kept = os.dup(STDOUT)
+    os.dup2(STDERR, STDOUT)
     try:
-        if file is sys.stderr:
-            os.dup2(STDERR, STDOUT)
-        with redirect_stdout(file):
+        with redirect_stdout(sys.stderr):
             yield
     finally:
-        file.flush()
+        sys.stdout.flush()
         os.dup2(kept, STDOUT)
         os.close(kept)
 
@@ -201,7 +200,7 @@ def doctor(
     try:
         with (
             one_line_errors(),
-            scripts_output(sys.stderr if as_json else sys.stdout),
+            printed_as_errors() if as_json else nullcontext(),
             practice.ProgressBar(steps) as bar,
         ):
             if plot is not None:
@@ -213,18 +212,19 @@ def doctor(
         raise typer.Exit(USER_ERROR) from None
     typer.echo(found.json()) if as_json else Console().print(found)
     if plot is not None:
-        _draw(found.report, plot, target)
+        with one_line_errors():
+            _draw(found.report, plot, target)
     raise typer.Exit(1 if found.changes else USER_ERROR if not found.is_measured else 0 if found.is_healthy else 1)
 
 
 def _draw(report: Report | None, picture: Path, target: str) -> None:
-    """Draw the last steps of a report, or say why not."""
+    """Draw the last steps of a report, or say why there is nothing to draw."""
     if report is None:
         typer.echo(f"fastload: {NOT_DRAWN}; got {target!r}", err=True)
         return
     try:
         report.plot(picture)
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         typer.echo(f"fastload: {error}", err=True)
 
 

@@ -278,7 +278,7 @@ class PrefetchLoader(MeasuredLoader, Generic[Batch]):
             samples,
             self._images,
             samplers,
-            by_default=type(self.loader) is DataLoader and collates_by_default(self.loader),
+            by_default=collates_by_default(self.loader) and type(self.loader).__iter__ is DataLoader.__iter__,
         )
         self._samplers_epoch = progress.samplers_epoch
         self.epoch += 1

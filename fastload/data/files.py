@@ -15,7 +15,7 @@ from PIL.ImageFile import ImageFile
 
 from fastload.data.pixels import UndecodableError
 
-__all__ = ["EXTENSIONS", "head", "is_file", "kind_of", "may_be_image", "name", "read", "read_into"]
+__all__ = ["EXTENSIONS", "head", "is_file", "is_word", "kind_of", "may_be_image", "name", "read", "read_into"]
 
 # Endings of file names: those of torchvision.datasets.ImageFolder, and of the other formats that are decoded.
 EXTENSIONS = (
@@ -30,6 +30,7 @@ SIGNATURE = re.compile(
 MOST_BYTES = 2**30  # of one file; the largest image that Pillow decodes by default has 268 MB of pixels
 CHUNK = 2**16  # bytes to read at once where a file does not tell its size
 CONTENTS, PATHS = (bytes, bytearray, memoryview), (str, os.PathLike)
+LONGEST_WORD = 64  # bytes
 HEAD = 26  # bytes up to the kind of colour of a PNG
 
 
@@ -59,6 +60,18 @@ def may_be_image(file: Any) -> bool:
     if isinstance(file, PATHS):
         return os.fsdecode(file).lower().endswith(EXTENSIONS)
     return is_file(file) and SIGNATURE.match(head(file)) is not None
+
+
+def is_word(value: Any) -> bool:
+    r"""Whether a value is no contents of a file: a short text, nothing, or no bytes at all.
+
+    >>> is_word(b"cat"), is_word(b""), is_word(3), is_word(b"\0\1"), is_word(b"an error page " * 9)
+    (True, True, True, False, False)
+    """
+    if not _is_bytes(value):
+        return True
+    text = bytes(value[: LONGEST_WORD + 1])
+    return len(text) <= LONGEST_WORD and all(byte >= ord(" ") or byte in b"\t\r\n" for byte in text)
 
 
 def head(file: Any) -> bytes:

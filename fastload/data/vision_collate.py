@@ -30,14 +30,19 @@ def collates_by_default(loader: Any) -> bool:
     return isinstance(loader, DataLoader) and loader.collate_fn in (default_collate, collate_vision)
 
 
-def listed_by_default(_: Path, value: Sequence[Any]) -> bool:
+def listed_by_default(_: Path, value: Sequence[Any]) -> bool | None:
     """Whether a list of a batch that ``default_collate`` made has an entry for each sample: text is not stacked.
+
+    None for tensors that a function of the user's in ``default_collate_fn_map`` has not stacked either.
 
     >>> masks, names = default_collate([(torch.zeros(2, 2), "cat"), (torch.ones(2, 2), "dog")])
     >>> listed_by_default((), [masks, names]), listed_by_default((1,), names)
     (False, True)
     """
-    return isinstance(value[0], str | bytes)
+    if isinstance(value[0], str | bytes):
+        return True
+    stacked = all(each.shape[:1] == (len(value),) for each in value if isinstance(each, torch.Tensor))
+    return False if stacked else None
 
 
 def collate_vision(samples: Sequence[Any]) -> Any:

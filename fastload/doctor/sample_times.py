@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -90,7 +91,8 @@ def _timed(loader: DataLoader[Any]) -> SampleTimes | None:
         begin = time.perf_counter()
     if not samples:
         return None
-    loader.collate_fn(samples)  # the first call may load libraries
+    # The first call may load libraries, and a call may take its samples' entries out of them.
+    loader.collate_fn([copy(sample) if isinstance(sample, dict | list) else sample for sample in samples])
     begin = time.perf_counter()
     loader.collate_fn(samples)
     collate = (time.perf_counter() - begin) / len(samples)

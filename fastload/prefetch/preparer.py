@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fastload.data.encoded import EncodedImages, are_listed
+from fastload.data.files import is_word
 from fastload.data.vision_collate import listed_by_default
 from fastload.prefetch.decode_ahead import decoder_of
 from fastload.prefetch.image_group import ImageGroup, ImagePlaces, places_of, skip_together
@@ -131,9 +132,12 @@ class Preparer:
         return self._followed(tree.replaced(results), _by_path(results), groups, encoded)
 
     def _check_files(self, tree: Tree, encoded: dict[Path, EncodedImages]) -> None:
-        """Refuse a batch with bytes where others have files: none of its own begins as an image does."""
+        """Refuse a batch with bytes where others have files: none of its own begins as an image does.
+
+        A word there may be a label, of a data set that has its files elsewhere.
+        """
         for path in self._files - encoded.keys():
-            if isinstance(tree.leaves.get((*path, 0)), bytes | bytearray | memoryview):
+            if not is_word(tree.leaves.get((*path, 0), b"")):
                 raise TypeError(
                     f"{name_of(path)} has image files in other batches, and in this one bytes of which none begins as "
                     "an image: say which fields are files, such as collate_fn=functools.partial(fl.collate, "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -147,15 +147,24 @@ def _own_images(images: Mapping[Path, torch.Tensor], entries: Mapping[Path, Any]
     first, image = next(iter(images.items()))
     if not is_single(image):
         return [first]
-    own = [path for path in images if path[:-1] == first[:-1]] if _is_in_list(first) else [first]
-    # Of single images, lists are views of the samples; but lists in a list may be samples, of several views each.
-    are_views = _is_in_list(first) and not isinstance(entries.get(first[:-2]), MutableSequence)
-    if len(own) < len(images) and not are_views:
+    single = [path for path, each in images.items() if is_single(each)]
+    own = [path for path in single if path[:-1] == first[:-1]] if _is_in_list(first) else [first]
+    if len(own) < len(single) and not _are_views(single, entries, len(own)):
         raise TypeError(
             "it cannot be told which boxes, masks and keypoints belong to which image: the batch has single images "
-            f"at {', '.join(map(name_of, images))}; collate them to one tensor or one list"
+            f"at {', '.join(map(name_of, single))}; collate them to one tensor or one list"
         )
     return own
+
+
+def _are_views(images: Sequence[Path], entries: Mapping[Path, Any], samples: int) -> bool:
+    """Whether single images stand in lists of nothing else, one for each view, which are fields of the batch.
+
+    Lists in a list, or within a field, may be samples instead, of several views each.
+    """
+    views = Counter(path[:-1] for path in images)
+    are_fields = all(len(path) == 1 for path in views) and not isinstance(entries.get(()), MutableSequence)
+    return are_fields and all(len(entries.get(path, ())) == count == samples for path, count in views.items())
 
 
 def _is_in_list(path: Path) -> bool:
@@ -169,7 +178,7 @@ def _listings(
     long_enough = [
         (path, value)
         for path, value in entries.items()
-        if (isinstance(value, MutableSequence) or type(value) is tuple) and len(value) == samples
+        if isinstance(value, MutableSequence | tuple) and not hasattr(value, "_fields") and len(value) == samples
     ]
     listing = [(path, value) for path, value in long_enough if _is_listing(path, value, is_listed)]
     tuples = frozenset(path for path, value in listing if isinstance(value, tuple))
@@ -179,14 +188,20 @@ def _listings(
 def _is_listing(path: Path, value: Sequence[Any], is_listed: IsListed | None) -> bool:
     """Whether a list or tuple, as long as the batch, has an entry for each sample, as far as can be told.
 
-    Tensors of several types that have a row for each sample, such as masks and labels, are fields: of tuples,
+    Entries of several types that have a row for each sample, such as masks and labels or names, are fields: of tuples,
     ``default_collate`` makes such lists.
     """
     known = None if is_listed is None else is_listed(path, value)
     if known is not None:
         return known
-    are_columns = all(isinstance(each, torch.Tensor) and each.shape[:1] == (len(value),) for each in value)
-    return not (are_columns and len(set(map(type, value))) > 1)
+    return len(set(map(type, value))) == 1 or not all(_is_column(each, len(value)) for each in value)
+
+
+def _is_column(value: Any, samples: int) -> bool:
+    """Whether it is a tensor with a row, or a list with a word, for each sample."""
+    if isinstance(value, torch.Tensor):
+        return value.shape[:1] == (samples,)
+    return isinstance(value, list) and len(value) == samples and all(isinstance(each, str | bytes) for each in value)
 
 
 def _numbers(value: torch.Tensor) -> np.ndarray:

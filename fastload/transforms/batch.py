@@ -125,7 +125,7 @@ class Batch:
         """
         images = self._pixels
         if isinstance(images, Ragged):
-            _refuse_channels_last(images)
+            _refuse_channels_last(images, channels)
             work = LazyImages(images, store=store)
             yield work
             self.images = self._typed(work.result())
@@ -202,8 +202,11 @@ def _require_tensor(images: Any, function: Callable[..., Any]) -> torch.Tensor:
     return images
 
 
-def _refuse_channels_last(images: Ragged) -> None:
-    if images.channels > max(CHANNELS) and any((images.sizes[:, 1] == width).all() for width in CHANNELS):
+def _refuse_channels_last(images: Ragged, channels: int | None) -> None:
+    if images.channels == channels or images.channels <= max(CHANNELS):
+        return
+    heights, widths = images.sizes.T
+    if (heights > max(CHANNELS)).all() and any((widths == each).all() for each in CHANNELS):
         raise TypeError(
             f"images of a list must be (C, H, W), and {tuple(images[0].shape)} looks like (H, W, C): permute them"
         )

@@ -8,12 +8,13 @@ import pytest
 import torch
 from PIL.Image import fromarray
 from torch.utils.data import DataLoader, default_collate
+from torch.utils.data._utils.collate import default_collate_fn_map
 from torchvision.tv_tensors import BoundingBoxes, Image, Mask
 
 import fastload as fl
 from fastload import transforms as T
 from fastload.data.vision_collate import collate_vision
-from fastload.structure.tree import tensors
+from fastload.structure.tree import retyped, tensors
 from tests.files import saved
 
 
@@ -104,6 +105,28 @@ def test_masks_of_targets_with_as_many_fields_as_a_batch_has_samples_follow_thei
 def test_they_do_in_batches_of_which_it_is_not_known_who_collated_them(structure):
     batches = [collate_vision([masked(structure, number) for number in range(2)])]
     assert_masks_follow(fl.PrefetchLoader(batches, transform=T.RandomCrop(6), device="cpu"))
+
+
+class Shard(DataLoader):
+    """A loader as training libraries derive it, which changes no batches."""
+
+
+def test_they_do_from_a_loader_that_derives_from_pytorchs():
+    for structure in TARGETS:
+        samples = [masked(structure, number) for number in range(6)]
+        assert_masks_follow(fl.PrefetchLoader(Shard(samples, 3), transform=T.RandomCrop(6), device="cpu"))
+
+
+def test_boxes_that_a_function_of_the_user_leaves_in_a_list_follow_their_own_images(monkeypatch):
+    def listed(batch, **_):
+        return list(batch)
+
+    monkeypatch.setitem(default_collate_fn_map, BoundingBoxes, listed)
+    samples = [(torch.zeros(3, 4, 4), boxes().repeat(number + 1, 1).as_subclass(torch.Tensor)) for number in range(3)]
+    samples = [(image, retyped(rows, like=boxes())) for image, rows in samples]
+    loader = fl.PrefetchLoader(DataLoader(samples, 3), transform=T.RandomHorizontalFlip(1.0), device="cpu")
+    ((_, moved),) = loader
+    assert [each.tolist() for each in moved] == [[[3, 0, 4, 1]] * count for count in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3])

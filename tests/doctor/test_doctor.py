@@ -499,6 +499,32 @@ def test_the_last_steps_are_drawn_though_the_script_ends_as_an_epoch_begins(scri
     assert "</svg>" in (tmp_path / "steps.svg").read_text()
 
 
+TAKING = """
+import torch
+from torch.utils.data import DataLoader
+
+def take(samples):
+    labels = torch.tensor([sample.pop("label") for sample in samples])
+    return torch.stack([sample["image"] for sample in samples]), labels
+
+class Labelled(torch.utils.data.Dataset):
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, index):
+        return {"image": torch.zeros(3), "label": index}
+
+for batch in DataLoader(Labelled(), 4, collate_fn=take):
+    pass
+"""
+
+
+def test_a_collate_function_may_take_entries_out_of_its_samples(script):
+    result = run(script(TAKING), "--steps", 5)
+    assert result.exit_code in (0, 1), result.output
+    assert "collate" in result.stdout
+
+
 def test_what_was_found_is_printed_where_nothing_can_be_drawn(script, tmp_path):
     result = run(script(EPOCHS.format(batch_size=80)), "--steps", 6, "--plot", tmp_path / "steps.svg")
     assert "the loader alone" in result.stdout

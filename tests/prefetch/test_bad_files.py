@@ -59,7 +59,7 @@ def test_boxes_and_labels_beside_an_image_by_name_are_left_out_with_it():
 
 @pytest.mark.parametrize("on_error", ["raise", "skip", "zero"])
 def test_a_batch_in_which_no_file_of_a_field_begins_as_an_image_is_refused(on_error):
-    samples = [{"left": GOOD, "right": b"damaged" if number == 4 else GOOD} for number in range(5)]
+    samples = [{"left": GOOD, "right": bytes(300) if number == 4 else GOOD} for number in range(5)]
     loader = DataLoader(samples, batch_size=2, collate_fn=fl.collate)
     transform = T.DecodeJpeg(on_error=on_error)
     with pytest.raises(TypeError, match=r"batch\['right'\] has image files in other.* images=\['left', 'right'\]"):
@@ -67,6 +67,15 @@ def test_a_batch_in_which_no_file_of_a_field_begins_as_an_image_is_refused(on_er
     loader = DataLoader(samples, batch_size=2, collate_fn=partial(fl.collate, images=["left", "right"]))
     with pytest.raises(T.BadImageError) if on_error == "raise" else pytest.warns(UserWarning, match="sample 0"):
         list(fl.PrefetchLoader(loader, transform=transform, device="cpu"))
+
+
+@pytest.mark.parametrize("word", [b"", b"cat"])
+def test_a_word_where_other_batches_have_files_is_handed_on(word):
+    samples = [{"left": GOOD, "right": GOOD}, {"left": GOOD, "right": word}]
+    _, batch = fl.PrefetchLoader(
+        DataLoader(samples, batch_size=1, collate_fn=fl.collate), transform=T.DecodeJpeg(), device="cpu"
+    )
+    assert batch["right"] == [word]
 
 
 def test_a_batch_may_be_put_into_another_container():

@@ -219,6 +219,20 @@ def test_g14_targets_belong_to_the_first_of_two_images_of_a_sample_whatever_thei
     assert [len(images) for images in (batch["left"], batch["right"])] == [BATCH, BATCH]
 
 
+@pytest.mark.parametrize(
+    "collate",
+    [tuple, lambda samples: dict(zip("ab", samples, strict=True)), lambda samples: tuple(zip(*samples, strict=True))],
+    ids=["a tuple of samples", "a dict of samples", "tuples of views"],
+)
+def test_targets_are_refused_where_single_images_may_be_of_one_sample_or_of_several(collate):
+    one, several = Image(torch.zeros(3, *SIZES[0])), [Image(torch.zeros(3, *SIZES[0]))] * 2
+    is_of_views = not isinstance(collate([(0,), (0,)]), dict) and collate([(0, 1), (0, 1)]) == ((0, 0), (1, 1))
+    samples = [(several if is_of_views else one, boxes(0)) for _ in range(2)]
+    loader = fl.PrefetchLoader([collate(samples)], transform=T.RandomHorizontalFlip(1.0), device="cpu")
+    with pytest.raises(TypeError, match="cannot be told which boxes"):
+        next(iter(loader))
+
+
 def test_targets_of_a_list_of_grey_and_of_rgb_images_are_refused():
     images = [torch.zeros(3, *SIZES[0]), torch.zeros(1, *SIZES[1])]
     batches = [(images, [{"boxes": boxes(0)}, {"boxes": boxes(1)}])]

@@ -88,6 +88,11 @@ def test_a_list_of_images_whose_channels_come_last_is_refused(transform):
         transform([torch.zeros(8, 6, 3), torch.zeros(8, 6, 3)])
 
 
+def test_a_list_of_narrow_images_of_as_many_channels_as_means_is_normalised():
+    images = T.Normalize([0.5] * 8, [1.0] * 8)([torch.ones(8, 16, 4), torch.ones(8, 12, 4)])
+    assert [tuple(image.shape) for image in images] == [(8, 16, 4), (8, 12, 4)]
+
+
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [
