@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -228,7 +229,9 @@ def _is_target(value: Any) -> bool:
         return True
     if isinstance(value, Mapping) and (not TARGET_NAMES.isdisjoint(value) or _lists_boxes(value)):
         return True
-    return any(is_vision(each, *TARGETS) for each in (value, *_entries(value)))
+    entries = list(_entries(value))
+    inner = chain.from_iterable(map(_entries, entries))  # no deeper: a polygon may have thousands of numbers
+    return any(is_vision(each, *TARGETS) for each in (value, *entries, *inner))
 
 
 def _canvases(sample: Any) -> Iterator[Sequence[int]]:

@@ -198,6 +198,19 @@ def test_g14_targets_that_torchvision_wraps_follow(data):
     assert [len(images) for images, _ in batches] == [BATCH] * 3
 
 
+@pytest.mark.parametrize("depth", [0, 1])
+def test_g14_targets_within_other_fields_follow(depth):
+    target = {"mask": mask(0)}  # of one size, so that they could be stacked
+    for _ in range(depth):
+        target = {"target": target}
+    loader = DataLoader([{"image": FILES[0], "more": target}] * BATCH, BATCH, collate_fn=fl.collate)
+    (batch,) = fl.PrefetchLoader(
+        loader, transform=T.Compose([T.DecodeJpeg(), T.RandomHorizontalFlip(1.0)]), device="cpu"
+    )
+    moved = [leaf for leaf in leaves(batch["more"]) if isinstance(leaf, Mask)]
+    assert [each.tolist() for each in moved] == [v2.functional.horizontal_flip(mask(0)).tolist()] * BATCH
+
+
 def test_g14_files_of_different_sizes_stay_a_list_beside_their_targets():
     samples = [(file, {"boxes": boxes(number)}) for number, file in enumerate(FILES)]
     transform = T.Compose([T.DecodeJpeg(), T.RandomHorizontalFlip(1.0)])
