@@ -164,6 +164,7 @@ def test_jpeg_measures_every_stage_next_to_the_limit(tmp_path, console):
         assert row["cpu_ms_per_img"] >= 0  # counted in steps of 10 ms, and a window here may be shorter
         assert 0 <= row["wait_p50_ms"] <= row["wait_p99_ms"] <= row["wait_max_ms"]
         assert ("first_share" in row) == (name in {"fastload", "offload"} or name.startswith("dali"))
+        assert ("first_wait_p99_ms" in row) == ("first_share" in row)
 
 
 def test_views_are_made_in_workers_and_on_the_device(tmp_path, console):
@@ -414,18 +415,21 @@ def test_an_interrupt_ends_a_process_of_its_own_without_a_word():
 
 def test_first_steps_are_the_median_of_processes_that_begin_with_another_subject_each(monkeypatch):
     shares = iter([{"dali": 0.9, "fastload": 0.8}, {"dali": 0.7, "fastload": 1.0}, {"dali": 0.8, "fastload": 0.95}])
+    gaps = iter([4.0, 1.0, 2.0])
     orders = []
 
     def scripted_process(call, _size, _root, order, _device, variant):
-        assert (call, variant) == (jpeg.first_shares, "graph")
+        assert (call, variant) == (jpeg.first_steps_of, "graph")
         orders.append(order)
-        return next(shares)
+        gap = next(gaps)
+        return {name: {"ratio_to_limit": share, "gap_p99_ms": gap} for name, share in next(shares).items()}
 
     monkeypatch.setattr(jpeg, "in_new_process", scripted_process)
     with FileWindows.open(jpeg.CPU_SIZE, torch.device("cpu")) as windows:
-        found = jpeg._first_shares(plan(3), windows, ["dali", "fastload"], "graph")
+        found = jpeg._first_steps(plan(3), windows, ["dali", "fastload"], "graph")
     assert {name: each["first_share"] for name, each in found.items()} == {"dali": 0.8, "fastload": 0.95}
     assert {name: each["first_iqr"] for name, each in found.items()} == pytest.approx({"dali": 0.1, "fastload": 0.1})
+    assert {name: each["first_gap_p99_ms"] for name, each in found.items()} == {"dali": 2.0, "fastload": 2.0}
     assert orders == [["dali", "fastload"], ["fastload", "dali"], ["dali", "fastload"]]
 
 

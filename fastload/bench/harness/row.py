@@ -6,9 +6,11 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["Row", "first_share", "ratio_to", "row"]
+__all__ = ["Row", "first_steps", "ratio_to", "row"]
 
 Row = dict[str, Any]
+
+FIRST = ("wait_p50_ms", "wait_p99_ms", "gap_p99_ms")  # entries of a row that its first steps have, too
 
 
 def row(case: str, subject: str, metric: str, values: Sequence[float], **extra: float | str | None) -> Row:
@@ -33,13 +35,16 @@ def ratio_to(baseline: str, ratios: Sequence[float]) -> dict[str, float]:
     return {f"ratio_to_{baseline}": statistics.median(ratios), "ratio_iqr": _quartile_range(ratios)}
 
 
-def first_share(shares: Sequence[float]) -> dict[str, float]:
-    """Return a row's entries for its share of the limit in the first steps, of which there is one a run.
+def first_steps(runs: Sequence[Row]) -> dict[str, float]:
+    """Return a row's entries for its first steps, given a row of each run: the share of the limit, waits and gaps.
 
-    >>> first_share([0.98, 0.97, 0.99])["first_share"]
-    0.98
+    >>> first_steps([{"ratio_to_limit": 0.98, "gap_p99_ms": 0.2}, {"ratio_to_limit": 0.96, "gap_p99_ms": 0.6}])
+    {'first_share': 0.97, 'first_iqr': 0.01, 'first_gap_p99_ms': 0.4}
     """
-    return {"first_share": statistics.median(shares), "first_iqr": _quartile_range(shares)}
+    shares = [run["ratio_to_limit"] for run in runs]
+    beside = {f"first_{name}": [run[name] for run in runs if name in run] for name in FIRST}
+    medians = {name: statistics.median(values) for name, values in beside.items() if values}
+    return _rounded({"first_share": statistics.median(shares), "first_iqr": _quartile_range(shares), **medians})
 
 
 def _quartile_range(values: Sequence[float]) -> float:

@@ -18,7 +18,7 @@ import torch
 
 from fastload.bench.harness.plan import Plan, turns
 from fastload.bench.harness.process import in_new_process
-from fastload.bench.harness.row import Row, first_share
+from fastload.bench.harness.row import Row, first_steps
 from fastload.bench.harness.suite import Sizes, Suite, sizes_on
 from fastload.bench.harness.turns import Figure, Figures, by_turns
 from fastload.bench.harness.window import Window
@@ -56,7 +56,7 @@ def measure(plan: Plan[JpegSize]) -> list[Row]:
 def _train(plan: Plan[JpegSize], windows: FileWindows, subjects: Sequence[str]) -> list[Row]:
     """Measure the subjects' first steps, check what they deliver, and measure later steps by turns."""
     on_device = [name for name in subjects if name not in CPU_STAGES]
-    firsts = {variant: _first_shares(plan, windows, on_device, variant) for variant in plan.variants}
+    firsts = {variant: _first_steps(plan, windows, on_device, variant) for variant in plan.variants}
 
     @cache
     def step_of(*, from_cpp: bool) -> TrainingStep:
@@ -81,22 +81,22 @@ def _check_and_settle(plan: Plan[JpegSize], windows: FileWindows, subjects: Sequ
         windows.settle(name)
 
 
-def _first_shares(
+def _first_steps(
     plan: Plan[JpegSize], windows: FileWindows, subjects: Sequence[str], variant: str
 ) -> dict[str, dict[str, float]]:
-    """Return what a subject's row says of its first steps: the median over the runs, each in a process of its own."""
+    """Return what a subject's row says of its first steps: medians over the runs, each in a process of its own."""
     orders = turns(subjects, plan.runs) if subjects else []
-    shares = [
-        in_new_process(first_shares, plan.size, windows.files.root, order, plan.device, variant)
+    runs = [
+        in_new_process(first_steps_of, plan.size, windows.files.root, order, plan.device, variant)
         for order, _ in zip(orders, plan.track(["first steps"] * len(orders), "measuring"), strict=True)
     ]
-    return {name: first_share([run[name] for run in shares]) for name in subjects}
+    return {name: first_steps([run[name] for run in runs]) for name in subjects}
 
 
-def first_shares(
+def first_steps_of(
     size: JpegSize, root: Path, subjects: Sequence[str], device: torch.device, variant: str
-) -> dict[str, float]:
-    """Train on each subject from its first batch on, in this process, which must be new; return its share of the limit.
+) -> dict[str, Row]:
+    """Train on each subject from its first batch on, in this process, which must be new; return its row.
 
     The files are those in ``root``. As graphs, the first steps are those after the last graph was captured.
     """
@@ -113,7 +113,7 @@ def first_shares(
 
         plan = Plan("first steps", size, subjects, runs=1, device=device)
         rows = by_turns(plan, subjects, window, ratios={"img_per_s": SUITE.baseline}, around=SUITE.baseline)
-    return {row["subject"]: row["ratio_to_limit"] for row in rows}
+    return {row["subject"]: row for row in rows}
 
 
 def train_by_turns(
