@@ -96,7 +96,7 @@ def _first_steps(
 def first_steps_of(
     size: JpegSize, root: Path, subjects: Sequence[str], device: torch.device, variant: str
 ) -> dict[str, Row]:
-    """Train on each subject from its first batch on, in this process, which must be new; return its row.
+    """Train on each subject from its first batch on, in this process, which must be new; return a row of each.
 
     The files are those in ``root``. As graphs, the first steps are those after the last graph was captured.
     """
