@@ -19,7 +19,7 @@ from fastload.kernels.triton.table import (
     float_entry,
 )
 
-__all__ = ["axis_filter", "distance_scale", "filter_weights", "tile_of_program"]
+__all__ = ["axis_filter", "distance_scale", "filter_weights", "load_window", "tile_of_program"]
 
 
 @triton.jit
@@ -29,10 +29,19 @@ def tile_of_program(first_image, TH: tl.constexpr, TW: tl.constexpr):
 
 
 @triton.jit
-def axis_filter(row, AXIS: tl.constexpr, at, first, size, TILE: tl.constexpr, FILTER: tl.constexpr):
+def load_window(row, AXIS: tl.constexpr):
+    """What :func:`axis_filter` takes of an image's row of the table (a pointer), for one axis."""
+    window = row + WINDOW + AXIS
+    place = entry(window, START), entry(window, LENGTH), entry(row, HEIGHT + AXIS)
+    output = entry(window, VIRTUAL), entry(window, OFFSET), entry(window, FLIP) != 0
+    return place, output, float_entry(window, SCALE), float_entry(window, INVERSE)
+
+
+@triton.jit
+def axis_filter(window, at, first, size, TILE: tl.constexpr, FILTER: tl.constexpr):
     """The filter along one axis, for the outputs at positions ``at`` in a tile that begins at ``first``.
 
-    A tap is a pixel of the source box, numbered from the box's start.
+    A tap is a pixel of the source box, numbered from the box's start. ``window``: as ``load_window`` returns it.
 
     Returns:
         The extent: the box's start in the image; the first tap that the tile needs, and the end; the first tap that
@@ -40,17 +49,16 @@ def axis_filter(row, AXIS: tl.constexpr, at, first, size, TILE: tl.constexpr, FI
         The band: each output's filter centre; 1 / the filter's stretch; its radius; the box's length; and whether each
         output lies in the resized box. Centre and radius are in taps.
     """
-    window = row + WINDOW + AXIS
-    start, length, virtual = entry(window, START), entry(window, LENGTH), entry(window, VIRTUAL)
+    place, output, scale, inverse = window
+    start, length, side = place
+    virtual, offset, flip = output
     from_tap = tl.maximum(-start, 0)
-    to_tap = tl.maximum(from_tap, tl.minimum(length, entry(row, HEIGHT + AXIS) - start))
+    to_tap = tl.maximum(from_tap, tl.minimum(length, side - start))
     # Output i is pixel ``direction * i + shift`` of the resized box.
-    flip = entry(window, FLIP) != 0
     direction = tl.where(flip, -1, 1)
-    shift = tl.where(flip, size - 1, 0) + entry(window, OFFSET)
+    shift = tl.where(flip, size - 1, 0) + offset
     position = direction * at + shift
 
-    scale, inverse = float_entry(window, SCALE), float_entry(window, INVERSE)
     stretch = tl.maximum(scale, 1.0)
     centre = (position + 0.5) * scale
     support = stretch * (2.0 if FILTER == "bicubic" else 1.0)

@@ -54,7 +54,7 @@ def resample(
     )
     height, width = table.largest_output
     tile = constants.values
-    rows, columns = -(-height // tile["TH"]), -(-width // tile["TW"])  # triton.cdiv takes 10 times as long
+    rows, columns = -(-height // tile["TH"]), -(-width // (tile["TW"] * tile.get("TILES", 1)))  # triton.cdiv takes 10 times as long
     arguments, (on_device,) = epilogue_arguments(epilogue, len(images), images.device, torch.from_numpy(table.rows))
     for first in range(0, len(images) if rows * columns else 0, MAX_GRID_Z):
         grid = (columns, rows, min(MAX_GRID_Z, len(images) - first))

@@ -27,7 +27,7 @@ import triton.language as tl
 
 from fastload.kernels.triton.device import is_nvidia, wait_for_previous_kernel
 from fastload.kernels.triton.epilogue import add_statistics, apply_epilogue
-from fastload.kernels.triton.filters import axis_filter, distance_scale, filter_weights, tile_of_program
+from fastload.kernels.triton.filters import axis_filter, distance_scale, filter_weights, load_window, tile_of_program
 from fastload.kernels.triton.launcher import Launcher
 from fastload.kernels.triton.store import TYPES, store
 from fastload.kernels.triton.table import (
@@ -94,8 +94,8 @@ def resample_kernel(
     y, x = first_y + tl.arange(0, TH), first_x + tl.arange(0, TW)
     inside = (y < height)[:, None] & (x < width)[None, :]
 
-    vertical = axis_filter(row, 0, y, first_y, height, TH, FILTER)
-    horizontal = axis_filter(row, 1, x, first_x, width, TW, FILTER)
+    vertical = axis_filter(load_window(row, 0), y, first_y, height, TH, FILTER)
+    horizontal = axis_filter(load_window(row, 1), x, first_x, width, TW, FILTER)
     source = _source_of(row, horizontal, SOURCE, LAYOUT, ALIGNED, C)
     if CLIP:
         values = _clipped_tile(

@@ -26,7 +26,7 @@ import triton.language as tl
 
 from fastload.kernels.triton.device import is_nvidia, wait_for_previous_kernel
 from fastload.kernels.triton.epilogue import add_statistics, apply_epilogue
-from fastload.kernels.triton.filters import axis_filter, distance_scale, filter_weights, tile_of_program
+from fastload.kernels.triton.filters import axis_filter, distance_scale, filter_weights, load_window, tile_of_program
 from fastload.kernels.triton.launcher import Launcher
 from fastload.kernels.triton.rows import (
     HALF_BYTE,
@@ -44,6 +44,7 @@ from fastload.kernels.triton.table import ADDRESS, CHANNEL, COLUMNS, HEIGHT, OUT
 __all__ = ["constants", "has_few_taps", "launch"]
 
 TILE = (16, 32)  # rows and columns of a tile of the output
+TILES = 2  # of a program, side by side
 LAUNCH = {"num_warps": 1, "num_stages": 1}  # a single warp never waits for another
 REGISTERS = {"maxnreg": 128}  # on NVIDIA: occupancy of 16 programs on a multiprocessor
 MAX_HALF_TAPS = 6  # rows summed in float16: the rounding error stays below a thousandth of full scale
@@ -75,32 +76,39 @@ def resample_kernel(
     CONVERT: tl.constexpr,  # sums of rows are float16 ("half") or float32 ("float"; "plain" without PTX)
     TH: tl.constexpr,
     TW: tl.constexpr,
+    TILES: tl.constexpr,  # of a program, side by side
     OVERLAPS: tl.constexpr,
 ):
     wait_for_previous_kernel(OVERLAPS)
-    n, first_y, first_x = tile_of_program(first_image, TH, TW)
+    n, first_y, begin = tile_of_program(first_image, TH, TILES * TW)
     row = table + n.to(tl.int64) * COLUMNS
     height, width = entry(row, OUTPUT + HEIGHT), entry(row, OUTPUT + WIDTH)
-    if (first_y >= height) | (first_x >= width):
+    window_y, window_x = load_window(row, 0), load_window(row, 1)
+    source = tl.load(row + ADDRESS), tl.load(row + CHANNEL), tl.load(row + ROW).to(OFFSETS)
+    if (first_y >= height) | (begin >= width):
         return
-    y, x = first_y + tl.arange(0, TH), first_x + tl.arange(0, TW)
-    thread_y = first_y + tl.arange(0, TH * QUAD) // QUAD  # a row for each thread of its quad
-
-    thread_vertical = axis_filter(row, 0, thread_y, first_y, height, TH, FILTER)
-    vertical = axis_filter(row, 0, y, first_y, height, TH, FILTER)
-    horizontal = axis_filter(row, 1, first_x + _tile_columns(TW, RUN), first_x, width, TW, FILTER)
-    values = _resampled_tile(
-        row, thread_vertical, vertical, horizontal, fill, C, FILTER, PADDED, WORDS, OFFSETS, RUN, CONVERT, TH, TW
-    )
+    y = first_y + tl.arange(0, TH)
     last_y = tl.minimum(first_y + TH, height) - 1
-    values = apply_epilogue(
-        values, n, height * width, y[:, None], x[None, :], first_y, last_y, program, previous, affine, erase, seeds
-    )
-    if statistics is not None:
-        inside = (y < height)[:, None] & (x < width)[None, :]
-        whole = (first_y + TH <= height) & (first_x + TW <= width)
-        add_statistics(values, inside, whole, n, statistics, RANGES)
-    store(row, values, first_y, first_x, height, width, TARGET, TARGET_ALIGNED, TARGET_PLANAR, GROUP, PAIRS)
+    vertical = axis_filter(window_y, y, first_y, height, TH, FILTER)
+    normalizers_y = _normalizers(vertical, FILTER, tl.float16 if CONVERT == "half" else tl.float32)
+    # Each row for each thread of its quad.
+    thread_vertical = axis_filter(window_y, first_y + tl.arange(0, TH * QUAD) // QUAD, first_y, height, TH, FILTER)
+    # Neighbouring tiles share sectors of the source, which then come from the first cache.
+    for first_x in range(begin, tl.minimum(begin + TILES * TW, width), TW):
+        horizontal = axis_filter(window_x, first_x + _tile_columns(TW, RUN), first_x, width, TW, FILTER)
+        out = _filtered_tile(
+            source, window_y, thread_vertical, horizontal, C, FILTER, PADDED, WORDS, CONVERT, TH, TW
+        )
+        values = _normalized_tile(out, normalizers_y, horizontal, fill, C, FILTER, PADDED, RUN, CONVERT)
+        x = first_x + tl.arange(0, TW)
+        values = apply_epilogue(
+            values, n, height * width, y[:, None], x[None, :], first_y, last_y, program, previous, affine, erase, seeds
+        )
+        if statistics is not None:
+            inside = (y < height)[:, None] & (x < width)[None, :]
+            whole = (first_y + TH <= height) & (first_x + TW <= width)
+            add_statistics(values, inside, whole, n, statistics, RANGES)
+        store(row, values, first_y, first_x, height, width, TARGET, TARGET_ALIGNED, TARGET_PLANAR, GROUP, PAIRS)
 
 
 @triton.jit
@@ -125,29 +133,25 @@ def _reorder_columns(value, RUN: tl.constexpr):
 
 
 @triton.jit
-def _resampled_tile(
-    row,
-    thread_vertical,
+def _filtered_tile(
+    source,  # address; strides of channels and rows
+    window_y,
     vertical,
     horizontal,
-    fill,
     C: tl.constexpr,
     FILTER: tl.constexpr,
     PADDED: tl.constexpr,
     WORDS: tl.constexpr,
-    OFFSETS: tl.constexpr,
-    RUN: tl.constexpr,
     CONVERT: tl.constexpr,
     TH: tl.constexpr,
     TW: tl.constexpr,
 ):
-    """Compute the tile: values from 0 to 1, a float32 tensor (TH, TW) for each channel."""
-    extent_y, band_y = vertical
+    """Weighted sums of the source for the tile: float32 (TH, TW) for each channel, in the MMA result's order."""
+    address, stride_c, stride_y = source
     extent_x, band_x = horizontal
     left, low_x, high_x, from_x, to_x = extent_x
     centre_x, inverse_x = band_x[0], band_x[1]
 
-    source = tl.load(row + ADDRESS).to(tl.pointer_type(tl.uint8))
     first = (left + low_x) & (-THREAD_COLUMNS if WORDS else -1)
     end = left + high_x
     if PADDED:
@@ -155,7 +159,7 @@ def _resampled_tile(
         end = tl.where(low_x < high_x, end, first)
     else:
         tl.assume(first < end)
-    view = source, tl.load(row + CHANNEL), tl.load(row + ROW).to(OFFSETS), entry(row, HEIGHT) - 1, end
+    view = address.to(tl.pointer_type(tl.uint8)), stride_c, stride_y, window_y[0][2] - 1, end
 
     # A block's words of four columns, in the operand's order: each thread's first word, then each thread's second.
     word = tl.arange(0, 2 * QUAD)
@@ -167,7 +171,7 @@ def _resampled_tile(
     for _ in tl.static_range(C):
         out += (tl.zeros((TH, TW), tl.float32),)  # type: ignore[assignment]
     for block_x in range(first, end, THREAD_COLUMNS * QUAD):
-        filtered = filter_rows(block_x, view, thread_vertical, C, FILTER, WORDS, CONVERT)
+        filtered = filter_rows(block_x, view, vertical, C, FILTER, WORDS, CONVERT)
         column_weights = tl.trans(_column_weights(distance, tap, to_x - from_x, inverse_x, FILTER))
         next_out = ()
         for c in tl.static_range(C):
@@ -175,11 +179,26 @@ def _resampled_tile(
         out = next_out
         distance += THREAD_COLUMNS * QUAD * scale
         tap += THREAD_COLUMNS * QUAD
+    return out
 
+
+@triton.jit
+def _normalized_tile(
+    out,
+    normalizers_y,
+    horizontal,
+    fill,
+    C: tl.constexpr,
+    FILTER: tl.constexpr,
+    PADDED: tl.constexpr,
+    RUN: tl.constexpr,
+    CONVERT: tl.constexpr,
+):
+    """The tile's values, from 0 to 1, of what ``_filtered_tile`` returns."""
     unit: tl.constexpr = (1 / (HALF_BYTE * HALF_WEIGHT) if CONVERT == "half" else 256.0) / 255
     middle: tl.constexpr = MIDDLE / 255
-    normalizer_y, covered_y = _normalizers(extent_y, band_y, FILTER, tl.float16 if CONVERT == "half" else tl.float32)
-    normalizer_x, covered_x = _normalizers(extent_x, band_x, FILTER, tl.float16)
+    normalizer_y, covered_y = normalizers_y
+    normalizer_x, covered_x = _normalizers(horizontal, FILTER, tl.float16)
     base = (normalizer_y * middle)[:, None]
     if PADDED:
         base = base * covered_x[None, :] + fill * (1 - covered_y[:, None] * covered_x[None, :])
@@ -206,8 +225,9 @@ def _column_weights(distance, tap, taps, inverse, FILTER: tl.constexpr):
 
 
 @triton.jit
-def _normalizers(extent, band, FILTER: tl.constexpr, DOT: tl.constexpr):
+def _normalizers(axis, FILTER: tl.constexpr, DOT: tl.constexpr):
     """For each output: 1 / the sum of its weights, and the fraction of that sum that lies inside of the image."""
+    extent, band = axis
     _, _, _, from_tap, to_tap = extent
     centre, inverse, _, length, present = band
     begin, taps = taps_of(band, FILTER)
@@ -245,7 +265,7 @@ def constants(
         "OFFSETS": tl.int64 if long_planes else tl.int32,
         "RUN": _run(shared),
     }
-    options |= {"TH": TILE[0], "TW": TILE[1]} | LAUNCH
+    options |= {"TH": TILE[0], "TW": TILE[1], "TILES": TILES} | LAUNCH
     if not is_nvidia(device):
         return options | {"CONVERT": "plain"}
     return options | REGISTERS | {"CONVERT": "half" if few_taps else "float"}
