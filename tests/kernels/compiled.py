@@ -64,7 +64,7 @@ def colour():
     for channels, asked, (pixels, dtype, last, out) in stores:
         mix = ("*i32", "*i32", "*fp32", "*fp32") if asked else None
         constants = {"C": channels, "P": pixels, "DTYPE": dtype, "LAST_OUT": last}
-        constants |= {"RANGES": True, "COUNT": 64, "OVERLAPS": True}
+        constants |= {"RANGES": True, "COUNT": 64, "OVERLAPS": True, "NVIDIA": True}
         types = options(channels, asked) | {"mix": mix, "images": "*u8", "out": out}
         compile_source(_batch_kernel, types, constants)
     for channels, asked in variants((1, 3, 4), YES_AND_NO, ways=1):
@@ -87,8 +87,8 @@ def resample():
             return 0
 
     def compiled(self, *args, warmup, **options):  # noqa: ARG001
-        chosen = chosen_here | {"maxnreg": 128} if "CONVERT" in options else {"NVIDIA": True}
-        chosen |= {"OVERLAPS": True, "launch_pdl": True}
+        chosen = chosen_here | {"maxnreg": 128} if "CONVERT" in options else {}
+        chosen |= {"NVIDIA": True, "OVERLAPS": True, "launch_pdl": True}
         chosen["PAIRS"] = options["TARGET"].primitive_bitwidth == 16 and not options["TARGET_PLANAR"]
         assert run(self, *args, warmup=True, **(options | chosen)).asm["cubin"]
 

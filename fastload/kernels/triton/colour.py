@@ -67,6 +67,7 @@ def _batch_kernel(
     DTYPE: tl.constexpr,
     LAST_OUT: tl.constexpr,  # channels last
     COUNT: tl.constexpr,  # groups in a tile
+    NVIDIA: tl.constexpr,  # inline PTX runs on the device
     OVERLAPS: tl.constexpr,
 ):
     wait_for_previous_kernel(OVERLAPS)
@@ -88,7 +89,7 @@ def _batch_kernel(
         if statistics is not None:
             whole = (first + COUNT) * P <= pixels
             add_statistics(values, inside, whole, first_image, statistics, RANGES)
-        _write_batch(out, values, first_image, group, pixel, pixels, P, DTYPE, LAST_OUT)
+        _write_batch(out, values, first_image, group, pixel, pixels, P, DTYPE, LAST_OUT, NVIDIA)
     else:
         # An iteration loads one image. If the image mixes and its partner is not the image loaded last, it loads the
         # partner, and the next iteration the image.
@@ -111,14 +112,14 @@ def _batch_kernel(
             if ready:
                 # A store in each branch: merging the branches' values would cost register moves.
                 if alone:
-                    _write_batch(out, values, n, group, pixel, pixels, P, DTYPE, LAST_OUT)
+                    _write_batch(out, values, n, group, pixel, pixels, P, DTYPE, LAST_OUT, NVIDIA)
                 elif boxed:
                     weights = tl.where(in_box(boxes + 4 * n, y, x), weight_in, weight)
                     mixed = _mixed(values, previous_values, weights)
-                    _write_batch(out, mixed, n, group, pixel, pixels, P, DTYPE, LAST_OUT)
+                    _write_batch(out, mixed, n, group, pixel, pixels, P, DTYPE, LAST_OUT, NVIDIA)
                 else:
                     mixed = _mixed(values, previous_values, weight)
-                    _write_batch(out, mixed, n, group, pixel, pixels, P, DTYPE, LAST_OUT)
+                    _write_batch(out, mixed, n, group, pixel, pixels, P, DTYPE, LAST_OUT, NVIDIA)
                 n += 1
 
 
@@ -197,10 +198,11 @@ def _write_batch(
     P: tl.constexpr,
     DTYPE: tl.constexpr,
     LAST_OUT: tl.constexpr,
+    NVIDIA: tl.constexpr,
 ):
     out += n.to(tl.int64) * pixels * len(values)
     if LAST_OUT and P > 1:
-        store_groups(out.to(tl.pointer_type(tl.uint32)), values, group, pixels // P, DTYPE, P)
+        store_groups(out.to(tl.pointer_type(tl.uint32)), values, group, pixels // P, DTYPE, P, NVIDIA)
     else:
         _write(out, values, pixel, pixels, pixel < pixels, DTYPE, LAST_OUT)
 
@@ -260,6 +262,7 @@ def _batch_constants(
             "DTYPE": TYPES[dtype],
             "LAST_OUT": last,
             "COUNT": PIXELS // group,
+            "NVIDIA": is_nvidia(device),
             **LAUNCH,
             **(MIX_REGISTERS if mixes and is_nvidia(device) else {}),
             **pdl_options(device),

@@ -88,5 +88,5 @@ def _compiled_for(
         own = resample_planar.constants(source, device, shared, few_taps=few_taps, long_planes=long_planes)
         return resample_planar.launch, Constants(shared | own)
     return resample_generic.launch, Constants(
-        shared | resample_generic.constants(source, source_dtype, device, clip=clip)
+        shared | resample_generic.constants(source, source_dtype, clip=clip)
     )

@@ -25,7 +25,7 @@ import torch
 import triton
 import triton.language as tl
 
-from fastload.kernels.triton.device import is_nvidia, wait_for_previous_kernel
+from fastload.kernels.triton.device import wait_for_previous_kernel
 from fastload.kernels.triton.epilogue import add_statistics, apply_epilogue
 from fastload.kernels.triton.filters import axis_filter, distance_scale, filter_weights, load_window, tile_of_program
 from fastload.kernels.triton.launcher import Launcher
@@ -75,7 +75,7 @@ def resample_kernel(
     CLIP: tl.constexpr,  # values are clipped after each axis
     LAYOUT: tl.constexpr,  # of the sources: "planar", "packed" (interleaved) or "strided"
     ALIGNED: tl.constexpr,  # all source rows begin at multiples of so many elements
-    TARGET: tl.constexpr,  # TARGET to PAIRS: see ``store``
+    TARGET: tl.constexpr,  # TARGET to NVIDIA: see ``store``
     TARGET_ALIGNED: tl.constexpr,
     TARGET_PLANAR: tl.constexpr,
     GROUP: tl.constexpr,
@@ -112,7 +112,7 @@ def resample_kernel(
     if statistics is not None:
         whole = (first_y + TH <= height) & (first_x + TW <= width)
         add_statistics(values, inside, whole, n, statistics, RANGES)
-    store(row, values, first_y, first_x, height, width, TARGET, TARGET_ALIGNED, TARGET_PLANAR, GROUP, PAIRS)
+    store(row, values, first_y, first_x, height, width, TARGET, TARGET_ALIGNED, TARGET_PLANAR, GROUP, PAIRS, NVIDIA)
 
 
 @triton.jit
@@ -365,13 +365,12 @@ def _dot(a, b, total):
 launch = Launcher(resample_kernel)
 
 
-def constants(source: Side, dtype: torch.dtype, device: torch.device, *, clip: bool) -> dict[str, Any]:
+def constants(source: Side, dtype: torch.dtype, *, clip: bool) -> dict[str, Any]:
     """The kernel's own specialisation constants and launch options, for sources of ``dtype`` that lie so."""
     sides = CLIPPED_TILE + CLIPPED_BLOCK if clip else TILE + BLOCK
     return {
         "SOURCE": TYPES[dtype],
         "DOT": tl.float16 if dtype is torch.uint8 else tl.float32,
-        "NVIDIA": is_nvidia(device),
         "LAYOUT": source.layout,
         "ALIGNED": 1 if source.layout == "strided" else _row_alignment(source, dtype.itemsize),
         "CLIP": clip,

@@ -67,11 +67,12 @@ def resample_kernel(
     PADDED: tl.constexpr,  # some output needs ``fill``
     WORDS: tl.constexpr,  # all source rows begin at multiples of ``THREAD_COLUMNS``
     OFFSETS: tl.constexpr,  # dtype of a row's offset in its plane
-    TARGET: tl.constexpr,  # TARGET to PAIRS: see ``store``
+    TARGET: tl.constexpr,  # TARGET to NVIDIA: see ``store``
     TARGET_ALIGNED: tl.constexpr,
     TARGET_PLANAR: tl.constexpr,
     GROUP: tl.constexpr,
     PAIRS: tl.constexpr,
+    NVIDIA: tl.constexpr,
     RUN: tl.constexpr,  # neighbours of an output row that a thread holds after the MMA
     CONVERT: tl.constexpr,  # sums of rows are float16 ("half") or float32 ("float"; "plain" without PTX)
     TH: tl.constexpr,
@@ -108,7 +109,7 @@ def resample_kernel(
             inside = (y < height)[:, None] & (x < width)[None, :]
             whole = (first_y + TH <= height) & (first_x + TW <= width)
             add_statistics(values, inside, whole, n, statistics, RANGES)
-        store(row, values, first_y, first_x, height, width, TARGET, TARGET_ALIGNED, TARGET_PLANAR, GROUP, PAIRS)
+        store(row, values, first_y, first_x, height, width, TARGET, TARGET_ALIGNED, TARGET_PLANAR, GROUP, PAIRS, NVIDIA)
 
 
 @triton.jit

@@ -37,9 +37,10 @@ def store(
     TARGET_PLANAR: tl.constexpr,  # a row's pixels are contiguous in memory
     GROUP: tl.constexpr,  # channels last: pixels that a thread stores together; 0 if rows do not divide into groups
     PAIRS: tl.constexpr,  # channels last without groups: store pairs of pixels in the MMA layout
+    NVIDIA: tl.constexpr,  # inline PTX runs on the device
 ):
     if GROUP > 0:
-        _store_words(row, values, first_y, first_x, height, width, TARGET, GROUP)
+        _store_words(row, values, first_y, first_x, height, width, TARGET, GROUP, NVIDIA)
     elif PAIRS:
         _store_pairs(row, values, first_y, first_x, height, width, TARGET)
     elif TARGET_PLANAR:
@@ -81,7 +82,17 @@ def _store_values(row, values, first_y, first_x, height, width, TARGET: tl.const
 
 
 @triton.jit
-def _store_words(row, values, first_y, first_x, height, width, TARGET: tl.constexpr, GROUP: tl.constexpr):
+def _store_words(
+    row,
+    values,
+    first_y,
+    first_x,
+    height,
+    width,
+    TARGET: tl.constexpr,
+    GROUP: tl.constexpr,
+    NVIDIA: tl.constexpr,
+):
     # A one-dimensional index makes neighbouring threads hold neighbouring pixels of a row. With a two-dimensional one
     # Triton would assign them to different rows.
     groups: tl.constexpr = values[0].shape[1] // GROUP
@@ -91,11 +102,13 @@ def _store_words(row, values, first_y, first_x, height, width, TARGET: tl.conste
     per_word: tl.constexpr = 32 // TARGET.primitive_bitwidth
     stride_y = tl.load(row + ROW) // per_word
     target = tl.load(row + ADDRESS).to(tl.pointer_type(tl.uint32)) + y.to(tl.int64) * stride_y
-    store_groups(target, values, group, tl.where(y < height, width // GROUP, 0), TARGET, GROUP)
+    store_groups(target, values, group, tl.where(y < height, width // GROUP, 0), TARGET, GROUP, NVIDIA)
 
 
 @triton.jit
-def store_groups(target, values, group, groups_inside, TARGET: tl.constexpr, GROUP: tl.constexpr):
+def store_groups(
+    target, values, group, groups_inside, TARGET: tl.constexpr, GROUP: tl.constexpr, NVIDIA: tl.constexpr
+):
     """Store groups of ``GROUP`` neighbouring pixels, channels last: C chunks of ``GROUP`` values, one store each.
 
     Args:
@@ -105,6 +118,7 @@ def store_groups(target, values, group, groups_inside, TARGET: tl.constexpr, GRO
         groups_inside: how many groups that row has.
         TARGET: dtype of the output.
         GROUP: one of ``GROUPS``.
+        NVIDIA: whether inline PTX runs on the device.
     """
     channels: tl.constexpr = len(values)
     per_word: tl.constexpr = 32 // TARGET.primitive_bitwidth  # values in a word
@@ -112,14 +126,13 @@ def store_groups(target, values, group, groups_inside, TARGET: tl.constexpr, GRO
     words: tl.constexpr = channels * chunk_words
     pixels = ()
     for c in tl.static_range(channels):
-        pixels += (_split_groups(_to_bits(values[c], TARGET), GROUP),)  # type: ignore[assignment]
+        pixels += (_split_groups(values[c], GROUP),)  # type: ignore[assignment]
     packed = ()
     for w in tl.static_range(words):
-        word = pixels[w * per_word % channels][w * per_word // channels]  # type: ignore[var-annotated]
-        for i in tl.static_range(1, per_word):
-            value = pixels[(w * per_word + i) % channels][(w * per_word + i) // channels]  # type: ignore[var-annotated]
-            word |= value << (i * TARGET.primitive_bitwidth)
-        packed += (word,)  # type: ignore[assignment]
+        parts = ()
+        for i in tl.static_range(per_word):
+            parts += (pixels[(w * per_word + i) % channels][(w * per_word + i) // channels],)  # type: ignore[assignment]
+        packed += (_word(parts, TARGET, NVIDIA),)  # type: ignore[assignment]
     at = tl.multiple_of((target + group * words)[:, None], [1, 4 * chunk_words]) + tl.arange(0, chunk_words)
     if channels == 3 and chunk_words == 4:
         _store_sectors(at, packed, group, groups_inside)
@@ -144,6 +157,24 @@ def _store_sectors(at, words, group, groups_inside):
     tl.store(at - shift, tl.where(shift == 0, first, neighbour_chunk), left_inside[:, None])
     tl.store(at - shift + 8, tl.where(shift == 0, third, first), (group < groups_inside)[:, None])
     tl.store(at - shift + 16, tl.where(shift == 0, neighbour_chunk, third), right_inside[:, None])
+
+
+@triton.jit
+def _word(values, TARGET: tl.constexpr, NVIDIA: tl.constexpr):
+    """Values in the output's dtype as a 32-bit word, the first one lowest."""
+    bits: tl.constexpr = TARGET.primitive_bitwidth
+    if NVIDIA and bits == 16:
+        # The conversion of two numbers has four times the throughput of the conversion of one.
+        program: tl.constexpr = PACK_BFLOAT16 if TARGET == tl.bfloat16 else PACK_FLOAT16  # noqa: SIM300  (no constant)
+        word = tl.inline_asm_elementwise(program, "=r,f,f", [values[1], values[0]], tl.uint32, is_pure=True, pack=1)
+    else:
+        word = _to_bits(values[0], TARGET)
+        for i in tl.static_range(1, len(values)):
+            word |= _to_bits(values[i], TARGET) << (i * bits)
+    return word
+
+
+PACK_BFLOAT16, PACK_FLOAT16 = (tl.constexpr(f"cvt.rn.{kind}.f32 $0, $1, $2;") for kind in ("bf16x2", "f16x2"))
 
 
 @triton.jit
@@ -256,7 +287,7 @@ STORE_BFLOAT16, STORE_FLOAT16 = (tl.constexpr(STORE_PAIR.replace("TYPE", kind)) 
 
 
 def store_constants(target: Side, dtype: torch.dtype, channels: int, device: torch.device) -> dict[str, Any]:
-    """The specialisation constants of :func:`store`: ``TARGET`` to ``PAIRS``."""
+    """The specialisation constants of :func:`store`: ``TARGET`` to ``NVIDIA``."""
     itemsize, planar, interleaved = dtype.itemsize, target.layout == "planar", target.is_interleaved
     aligned = min(target.row * itemsize, target.channel * itemsize, target.address, VECTOR_BYTES)
     groups = (group for group in GROUPS[itemsize] if min(target.row, target.address // itemsize) >= group)
@@ -266,4 +297,5 @@ def store_constants(target: Side, dtype: torch.dtype, channels: int, device: tor
         "TARGET_PLANAR": planar,
         "GROUP": next(groups, 0) if interleaved else 0,
         "PAIRS": is_nvidia(device) and interleaved and itemsize == 2 and channels == PAIR_CHANNELS,
+        "NVIDIA": is_nvidia(device),
     }
