@@ -263,7 +263,7 @@ def constants(
     options = {
         "WORDS": min(source.address, source.channel, source.row) >= THREAD_COLUMNS.value,
         # A 64-bit multiplication takes several instructions.
-        "OFFSETS": tl.int64 if long_planes else tl.int32,
+        "OFFSETS": tl.int64 if long_planes else tl.uint32,
         "RUN": _run(shared),
     }
     options |= {"TH": TILE[0], "TW": TILE[1], "TILES": TILES} | LAUNCH
