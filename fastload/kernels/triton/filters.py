@@ -88,16 +88,20 @@ def distance_scale(inverse, FILTER: tl.constexpr):
 def filter_weights(distance, inside, inverse, FILTER: tl.constexpr):
     """Weights of taps at these distances from the centre, 0 where not ``inside``; an output's add up to about 1.
 
-    The caller divides by their exact sum. ``distance`` was multiplied by ``distance_scale``.
+    The caller divides by their exact sum. ``distance`` was multiplied by ``distance_scale``. All taps are inside if
+    ``inside`` is None.
     """
     if FILTER == "bilinear":
         # An addition clamped to 0 and 1 is one instruction.
-        weight = tl.minimum(tl.maximum(tl.where(inside, inverse, -1.0) - tl.abs(distance), 0.0), 1.0)
+        height = inverse if inside is None else tl.where(inside, inverse, -1.0)
+        weight = tl.minimum(tl.maximum(height - tl.abs(distance), 0.0), 1.0)
     elif FILTER == "bicubic":
         d = tl.abs(distance)
         near = (1.5 * d - 2.5) * d * d + 1
         far = ((2.5 - 0.5 * d) * d - 4) * d + 2
-        weight = tl.where(d < 1, near, tl.where(d < 2, far, 0.0)) * tl.where(inside, inverse, 0.0)
+        height = inverse if inside is None else tl.where(inside, inverse, 0.0)
+        weight = tl.where(d < 1, near, tl.where(d < 2, far, 0.0)) * height
     else:
-        weight = tl.where(distance == 0, tl.where(inside, 1.0, 0.0), 0.0)
+        height = 1.0 if inside is None else tl.where(inside, 1.0, 0.0)
+        weight = tl.where(distance == 0, height, 0.0)
     return weight

@@ -162,24 +162,23 @@ def _filtered_tile(
         tl.assume(first < end)
     view = address.to(tl.pointer_type(tl.uint8)), stride_c, stride_y, window_y[0][2] - 1, end
 
+    inside = left + from_x, left + to_x
     # A block's words of four columns, in the operand's order: each thread's first word, then each thread's second.
     word = tl.arange(0, 2 * QUAD)
     tap = first - left + word % QUAD * THREAD_COLUMNS + word // QUAD * 4
     scale = distance_scale(inverse_x, FILTER)
     distance = (tap[None, :] - centre_x[:, None] + 0.5) * scale
-    tap -= from_x
     out = ()
     for _ in tl.static_range(C):
         out += (tl.zeros((TH, TW), tl.float32),)  # type: ignore[assignment]
     for block_x in range(first, end, THREAD_COLUMNS * QUAD):
-        filtered = filter_rows(block_x, view, vertical, C, FILTER, WORDS, CONVERT)
-        column_weights = tl.trans(_column_weights(distance, tap, to_x - from_x, inverse_x, FILTER))
+        filtered = filter_rows(block_x, inside, view, vertical, C, FILTER, WORDS, CONVERT)
+        column_weights = tl.trans(_column_weights(distance, inverse_x, FILTER))
         next_out = ()
         for c in tl.static_range(C):
             next_out += (tl.dot(filtered[c], column_weights, out[c]),)  # type: ignore[assignment]
         out = next_out
         distance += THREAD_COLUMNS * QUAD * scale
-        tap += THREAD_COLUMNS * QUAD
     return out
 
 
@@ -211,17 +210,16 @@ def _normalized_tile(
 
 
 @triton.jit
-def _column_weights(distance, tap, taps, inverse, FILTER: tl.constexpr):
+def _column_weights(distance, inverse, FILTER: tl.constexpr):
     """A block's horizontal weights, float16 (TW, columns).
 
-    ``tap`` and ``distance`` are those of the first column of each word of four.
+    ``distance`` is that of the first column of each word of four.
     """
     scale = distance_scale(inverse, FILTER)
     weights = ()
     for k in tl.static_range(4):
-        inside = (tap + k).to(tl.uint32) < taps.to(tl.uint32)
         shifted = distance + k * scale if k > 0 else distance
-        weights += (filter_weights(shifted, inside[None, :], inverse, FILTER).to(tl.float16),)  # type: ignore[assignment]
+        weights += (filter_weights(shifted, None, inverse, FILTER).to(tl.float16),)  # type: ignore[assignment]
     return interleave(weights)
 
 

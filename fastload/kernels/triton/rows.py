@@ -29,9 +29,11 @@ HALF_BYTE, HALF_WEIGHT = tl.constexpr(2.0**-24), tl.constexpr(2.0**15)  # scales
 
 @triton.jit
 def filter_rows(
-    first, view, vertical, C: tl.constexpr, FILTER: tl.constexpr, WORDS: tl.constexpr, CONVERT: tl.constexpr
+    first, inside, view, vertical, C: tl.constexpr, FILTER: tl.constexpr, WORDS: tl.constexpr, CONVERT: tl.constexpr
 ):
     """Filter a block of ``THREAD_COLUMNS * QUAD`` source columns vertically, beginning with column ``first``.
+
+    ``inside``: the first column that counts, and the end. Others give 0.
 
     ``view``: pointer to the source's bytes, channel stride, row stride, last row, and the end of the columns needed.
     ``vertical``: what ``axis_filter`` returns for the output's rows, each repeated for ``QUAD`` threads.
@@ -48,9 +50,14 @@ def filter_rows(
     sums, total = _accumulate(None, 0.0, 0, min_taps, column, view, vertical, C, FILTER, WORDS, CONVERT)
     for tap in range(min_taps, taps):
         sums, total = _accumulate(sums, total, tap, 1, column, view, vertical, C, FILTER, WORDS, CONVERT)
+    halves = ()
+    for c in tl.static_range(C):
+        halves += (_pairs(sums[c], total, CONVERT),)  # type: ignore[assignment]
+    if (first < inside[0]) | (first + THREAD_COLUMNS * QUAD > inside[1]):
+        halves = _without_outside(halves, column, inside)
     filtered = ()
     for c in tl.static_range(C):
-        filtered += (_dot_operand(sums[c], total, CONVERT),)  # type: ignore[assignment]
+        filtered += (_dot_operand(halves[c]),)  # type: ignore[assignment]
     return filtered
 
 
@@ -214,17 +221,46 @@ def _bytes_to_floats(word, CONVERT: tl.constexpr):
 
 
 @triton.jit
-def _dot_operand(sums, total, CONVERT: tl.constexpr):
-    """Arrange a channel's sums as the left operand of ``tl.dot``: float16 (TH, columns)."""
-    rows: tl.constexpr = sums[0].shape[0] // QUAD
+def _pairs(sums, total, CONVERT: tl.constexpr):
+    """A channel's sums less ``MIDDLE`` as four pairs of float16."""
+    if CONVERT == "half":
+        pairs = sums
+    else:
+        middle = total * MIDDLE + 0.5
+        pairs = ()
+        for k in tl.static_range(0, 8, 2):
+            low = (sums[k] - middle).to(tl.float16).to(tl.uint16, bitcast=True)
+            high = (sums[k + 1] - middle).to(tl.float16).to(tl.uint16, bitcast=True)
+            pairs += (low.to(tl.uint32) | high.to(tl.uint32) << 16,)
+    return pairs
+
+
+@triton.jit
+def _without_outside(pairs, column, inside):
+    """Each channel's pairs, with zeros for the columns that are not inside; ``column``: each thread's first."""
+    masks = ()
+    for k in tl.static_range(0, 8, 2):
+        low = (column + k >= inside[0]) & (column + k < inside[1])
+        high = (column + k + 1 >= inside[0]) & (column + k + 1 < inside[1])
+        masks += ((tl.where(low, 0xFFFF, 0) | tl.where(high, 0xFFFF0000, 0)).to(tl.uint32),)  # type: ignore[assignment]
+    out = ()
+    for c in tl.static_range(len(pairs)):
+        kept = ()
+        for k in tl.static_range(4):
+            kept += (pairs[c][k] & masks[k],)  # type: ignore[assignment]
+        out += (kept,)  # type: ignore[assignment]
+    return out
+
+
+@triton.jit
+def _dot_operand(pairs):
+    """Arrange a channel's pairs as the left operand of ``tl.dot``: float16 (TH, columns)."""
+    rows: tl.constexpr = pairs[0].shape[0] // QUAD
     parts = ()
     for k in tl.static_range(4):
         words = ()
         for w in tl.static_range(2):
-            if CONVERT == "half":
-                half = (sums[2 * w + k // 2] >> (k % 2 * 16)).to(tl.uint16).to(tl.float16, bitcast=True)
-            else:
-                half = (sums[4 * w + k] - (total * MIDDLE + 0.5)).to(tl.float16)
+            half = (pairs[2 * w + k // 2] >> (k % 2 * 16)).to(tl.uint16).to(tl.float16, bitcast=True)
             words += (tl.reshape(half, (rows, QUAD)),)  # type: ignore[assignment]
         joined = tl.permute(tl.join(words[0], words[1]), (0, 2, 1))  # type: ignore[misc]
         parts += (tl.reshape(joined, (rows, 2 * QUAD)),)  # type: ignore[assignment]
