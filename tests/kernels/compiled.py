@@ -74,7 +74,7 @@ def colour():
 
 
 def resample():
-    chosen_here = {}  # which of the conversions that a launch would time
+    chosen_here = {}  # constants that follow from the scale of the images
 
     class Hopper:
         def get_current_target(self):
@@ -87,7 +87,7 @@ def resample():
             return 0
 
     def compiled(self, *args, warmup, **options):  # noqa: ARG001
-        chosen = chosen_here | {"maxnreg": 128} if "CONVERT" in options else {}
+        chosen = chosen_here | {"maxnreg": 128} if "HALF" in options else {}
         chosen |= {"NVIDIA": True, "OVERLAPS": True, "launch_pdl": True}
         chosen["PAIRS"] = options["TARGET"].primitive_bitwidth == 16 and not options["TARGET_PLANAR"]
         assert run(self, *args, warmup=True, **(options | chosen)).asm["cubin"]
@@ -101,14 +101,14 @@ def resample():
     formats = torch.contiguous_format, torch.channels_last
     targets = (torch.bfloat16, (32, 32)), (torch.float16, (32, 36)), (torch.bfloat16, (32, 31))
     interpolations = "bilinear", "bicubic", "nearest"
-    conversions = "half", "float"
 
     def launch(layout, window, size=(32, 32), **options):
         launch_resample(Ragged.of([layout]), torch.tensor([window], dtype=torch.int32), size, **options)
 
-    cases = variants(layouts, (inside, outside), formats, targets, interpolations, conversions, YES_AND_NO, ways=1)
-    for layout, window, memory_format, (dtype, size), interpolation, conversion, clip in cases:
-        chosen_here["CONVERT"] = conversion
+    options = formats, targets, interpolations, YES_AND_NO, (1, 2), YES_AND_NO
+    cases = variants(layouts, (inside, outside), *options, ways=1)
+    for layout, window, memory_format, (dtype, size), interpolation, half, tiles, clip in cases:
+        chosen_here |= {"HALF": half, "TILES": tiles}
         epilogue = Epilogue(dtype=dtype, memory_format=memory_format, scale=(1.0,) * 3, bias=(0.0,) * 3)
         launch(layout, window, size, epilogue=epilogue, interpolation=interpolation, clip=clip)
     for dtype, interpolation in zip((torch.float16, torch.float32), ("bicubic", "nearest"), strict=True):

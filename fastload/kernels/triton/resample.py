@@ -50,11 +50,13 @@ def resample(
         clip,
         table.is_padded,
         resample_planar.has_few_taps(table, interpolation),
+        table.largest_scale > 1,
         table.longest_plane >= 2**31,
     )
     height, width = table.largest_output
     tile = constants.values
-    rows, columns = -(-height // tile["TH"]), -(-width // (tile["TW"] * tile.get("TILES", 1)))  # triton.cdiv takes 10 times as long
+    # triton.cdiv takes 10 times as long.
+    rows, columns = -(-height // tile["TH"]), -(-width // (tile["TW"] * tile.get("TILES", 1)))
     arguments, (on_device,) = epilogue_arguments(epilogue, len(images), images.device, torch.from_numpy(table.rows))
     for first in range(0, len(images) if rows * columns else 0, MAX_GRID_Z):
         grid = (columns, rows, min(MAX_GRID_Z, len(images) - first))
@@ -74,6 +76,7 @@ def _compiled_for(
     clip: bool,
     padded: bool,
     few_taps: bool,
+    shrinks: bool,
     long_planes: bool,
 ) -> tuple[Launcher, Constants]:
     """The kernel for such images, and the constants that it is compiled for."""
@@ -85,8 +88,8 @@ def _compiled_for(
         **pdl_options(device),
     }
     if source_dtype is torch.uint8 and source.layout == "planar" and not clip:
-        own = resample_planar.constants(source, device, shared, few_taps=few_taps, long_planes=long_planes)
+        own = resample_planar.constants(
+            source, device, shared, few_taps=few_taps, shrinks=shrinks, long_planes=long_planes
+        )
         return resample_planar.launch, Constants(shared | own)
-    return resample_generic.launch, Constants(
-        shared | resample_generic.constants(source, source_dtype, clip=clip)
-    )
+    return resample_generic.launch, Constants(shared | resample_generic.constants(source, source_dtype, clip=clip))

@@ -1,7 +1,8 @@
 """Resample kernel for planar uint8 sources, as decoders deliver them; ``resample_generic`` handles the rest.
 
 One launch crops, resizes, flips and runs the epilogue for images of different sizes. A program is one warp. It computes
-a tile of the output, all channels, and loops over the source columns that the tile needs in blocks:
+a tile of the output, all channels, or a few side by side: they share sectors of the source, which it then reads from
+the first cache. For a tile it loops over the source columns that the tile needs in blocks:
 
 1. Vertical pass: weighted sums of source rows, tap by tap (``rows``).
 2. Horizontal pass: a product with a band matrix of weights on tensor cores. The weights follow from the filter's
@@ -44,7 +45,7 @@ from fastload.kernels.triton.table import ADDRESS, CHANNEL, COLUMNS, HEIGHT, OUT
 __all__ = ["constants", "has_few_taps", "launch"]
 
 TILE = (16, 32)  # rows and columns of a tile of the output
-TILES = 2  # of a program, side by side
+TILES = 2  # of a program, side by side, where images shrink; enlarged ones share fewer sectors of the source
 LAUNCH = {"num_warps": 1, "num_stages": 1}  # a single warp never waits for another
 REGISTERS = {"maxnreg": 128}  # on NVIDIA: occupancy of 16 programs on a multiprocessor
 MAX_HALF_TAPS = 6  # rows summed in float16: the rounding error stays below a thousandth of full scale
@@ -74,7 +75,7 @@ def resample_kernel(
     PAIRS: tl.constexpr,
     NVIDIA: tl.constexpr,
     RUN: tl.constexpr,  # neighbours of an output row that a thread holds after the MMA
-    CONVERT: tl.constexpr,  # sums of rows are float16 ("half") or float32 ("float"; "plain" without PTX)
+    HALF: tl.constexpr,  # sums of rows are float16, not float32
     TH: tl.constexpr,
     TW: tl.constexpr,
     TILES: tl.constexpr,  # of a program, side by side
@@ -85,31 +86,70 @@ def resample_kernel(
     row = table + n.to(tl.int64) * COLUMNS
     height, width = entry(row, OUTPUT + HEIGHT), entry(row, OUTPUT + WIDTH)
     window_y, window_x = load_window(row, 0), load_window(row, 1)
-    source = tl.load(row + ADDRESS), tl.load(row + CHANNEL), tl.load(row + ROW).to(OFFSETS)
+    source = tl.load(row + ADDRESS), tl.load(row + CHANNEL), tl.load(row + ROW).to(OFFSETS), entry(row, HEIGHT) - 1
     if (first_y >= height) | (begin >= width):
         return
     y = first_y + tl.arange(0, TH)
-    last_y = tl.minimum(first_y + TH, height) - 1
     vertical = axis_filter(window_y, y, first_y, height, TH, FILTER)
-    normalizers_y = _normalizers(vertical, FILTER, tl.float16 if CONVERT == "half" else tl.float32)
+    normalizers_y = _normalizers(vertical, FILTER, tl.float16 if HALF else tl.float32)
     # Each row for each thread of its quad.
     thread_vertical = axis_filter(window_y, first_y + tl.arange(0, TH * QUAD) // QUAD, first_y, height, TH, FILTER)
-    # Neighbouring tiles share sectors of the source, which then come from the first cache.
-    for first_x in range(begin, tl.minimum(begin + TILES * TW, width), TW):
-        horizontal = axis_filter(window_x, first_x + _tile_columns(TW, RUN), first_x, width, TW, FILTER)
-        out = _filtered_tile(
-            source, window_y, thread_vertical, horizontal, C, FILTER, PADDED, WORDS, CONVERT, TH, TW
-        )
-        values = _normalized_tile(out, normalizers_y, horizontal, fill, C, FILTER, PADDED, RUN, CONVERT)
-        x = first_x + tl.arange(0, TW)
-        values = apply_epilogue(
-            values, n, height * width, y[:, None], x[None, :], first_y, last_y, program, previous, affine, erase, seeds
-        )
-        if statistics is not None:
-            inside = (y < height)[:, None] & (x < width)[None, :]
-            whole = (first_y + TH <= height) & (first_x + TW <= width)
-            add_statistics(values, inside, whole, n, statistics, RANGES)
-        store(row, values, first_y, first_x, height, width, TARGET, TARGET_ALIGNED, TARGET_PLANAR, GROUP, PAIRS, NVIDIA)
+    place = row, n, y, first_y, height, width
+    filters = thread_vertical, normalizers_y, window_x
+    steps = program, previous, affine, erase, seeds, statistics
+    if TILES == 1:
+        _make_tile(
+            begin, source, place, filters, fill, steps, RANGES, C, FILTER, PADDED, WORDS,
+            TARGET, TARGET_ALIGNED, TARGET_PLANAR, GROUP, PAIRS, NVIDIA, RUN, HALF, TH, TW,
+        )  # fmt: skip
+    else:
+        for first_x in range(begin, tl.minimum(begin + TILES * TW, width), TW):
+            _make_tile(
+                first_x, source, place, filters, fill, steps, RANGES, C, FILTER, PADDED, WORDS,
+                TARGET, TARGET_ALIGNED, TARGET_PLANAR, GROUP, PAIRS, NVIDIA, RUN, HALF, TH, TW,
+            )  # fmt: skip
+
+
+@triton.jit
+def _make_tile(
+    first_x,
+    source,  # address; strides of channels and rows; last row
+    place,
+    filters,
+    fill,
+    steps,
+    RANGES: tl.constexpr,
+    C: tl.constexpr,
+    FILTER: tl.constexpr,
+    PADDED: tl.constexpr,
+    WORDS: tl.constexpr,
+    TARGET: tl.constexpr,
+    TARGET_ALIGNED: tl.constexpr,
+    TARGET_PLANAR: tl.constexpr,
+    GROUP: tl.constexpr,
+    PAIRS: tl.constexpr,
+    NVIDIA: tl.constexpr,
+    RUN: tl.constexpr,
+    HALF: tl.constexpr,
+    TH: tl.constexpr,
+    TW: tl.constexpr,
+):
+    """Resample the tile that begins at column ``first_x``, run the epilogue, and store it."""
+    row, n, y, first_y, height, width = place
+    vertical, normalizers_y, window_x = filters
+    program, previous, affine, erase, seeds, statistics = steps
+    horizontal = axis_filter(window_x, first_x + _tile_columns(TW, RUN), first_x, width, TW, FILTER)
+    sums = _filtered_tile(source, vertical, horizontal, C, FILTER, PADDED, WORDS, HALF, NVIDIA, TH, TW)
+    values = _normalized_tile(sums, normalizers_y, horizontal, fill, FILTER, PADDED, RUN, HALF)
+    x, last_y = first_x + tl.arange(0, TW), tl.minimum(first_y + TH, height) - 1
+    values = apply_epilogue(
+        values, n, height * width, y[:, None], x[None, :], first_y, last_y, program, previous, affine, erase, seeds
+    )
+    if statistics is not None:
+        inside = (y < height)[:, None] & (x < width)[None, :]
+        whole = (first_y + TH <= height) & (first_x + TW <= width)
+        add_statistics(values, inside, whole, n, statistics, RANGES)
+    store(row, values, first_y, first_x, height, width, TARGET, TARGET_ALIGNED, TARGET_PLANAR, GROUP, PAIRS, NVIDIA)
 
 
 @triton.jit
@@ -135,67 +175,66 @@ def _reorder_columns(value, RUN: tl.constexpr):
 
 @triton.jit
 def _filtered_tile(
-    source,  # address; strides of channels and rows
-    window_y,
+    source,
     vertical,
     horizontal,
     C: tl.constexpr,
     FILTER: tl.constexpr,
     PADDED: tl.constexpr,
     WORDS: tl.constexpr,
-    CONVERT: tl.constexpr,
+    HALF: tl.constexpr,
+    NVIDIA: tl.constexpr,
     TH: tl.constexpr,
     TW: tl.constexpr,
 ):
     """Weighted sums of the source for the tile: float32 (TH, TW) for each channel, in the MMA result's order."""
-    address, stride_c, stride_y = source
-    extent_x, band_x = horizontal
-    left, low_x, high_x, from_x, to_x = extent_x
-    centre_x, inverse_x = band_x[0], band_x[1]
+    address, stride_c, stride_y, last_y = source
+    extent, band = horizontal
+    left, low, high, from_tap, to_tap = extent
+    centre, inverse = band[0], band[1]
 
-    first = (left + low_x) & (-THREAD_COLUMNS if WORDS else -1)
-    end = left + high_x
+    first = (left + low) & (-THREAD_COLUMNS if WORDS else -1)
+    end = left + high
     if PADDED:
         # An empty range if the tile needs no pixel of the image: then there is nothing to load.
-        end = tl.where(low_x < high_x, end, first)
+        end = tl.where(low < high, end, first)
     else:
         tl.assume(first < end)
-    view = address.to(tl.pointer_type(tl.uint8)), stride_c, stride_y, window_y[0][2] - 1, end
+    view = address.to(tl.pointer_type(tl.uint8)), stride_c, stride_y, last_y, end
+    inside = left + from_tap, left + to_tap
 
-    inside = left + from_x, left + to_x
     # A block's words of four columns, in the operand's order: each thread's first word, then each thread's second.
     word = tl.arange(0, 2 * QUAD)
     tap = first - left + word % QUAD * THREAD_COLUMNS + word // QUAD * 4
-    scale = distance_scale(inverse_x, FILTER)
-    distance = (tap[None, :] - centre_x[:, None] + 0.5) * scale
-    out = ()
+    scale = distance_scale(inverse, FILTER)
+    distance = (tap[None, :] - centre[:, None] + 0.5) * scale
+    sums = ()
     for _ in tl.static_range(C):
-        out += (tl.zeros((TH, TW), tl.float32),)  # type: ignore[assignment]
+        sums += (tl.zeros((TH, TW), tl.float32),)  # type: ignore[assignment]
     for block_x in range(first, end, THREAD_COLUMNS * QUAD):
-        filtered = filter_rows(block_x, inside, view, vertical, C, FILTER, WORDS, CONVERT)
-        column_weights = tl.trans(_column_weights(distance, inverse_x, FILTER))
-        next_out = ()
+        filtered = filter_rows(block_x, inside, view, vertical, C, FILTER, WORDS, HALF, NVIDIA)
+        column_weights = tl.trans(_column_weights(distance, inverse, FILTER))
+        next_sums = ()
         for c in tl.static_range(C):
-            next_out += (tl.dot(filtered[c], column_weights, out[c]),)  # type: ignore[assignment]
-        out = next_out
+            next_sums += (tl.dot(filtered[c], column_weights, sums[c]),)  # type: ignore[assignment]
+        sums = next_sums
         distance += THREAD_COLUMNS * QUAD * scale
-    return out
+    return sums
 
 
 @triton.jit
 def _normalized_tile(
-    out,
+    sums,
     normalizers_y,
     horizontal,
     fill,
-    C: tl.constexpr,
     FILTER: tl.constexpr,
     PADDED: tl.constexpr,
     RUN: tl.constexpr,
-    CONVERT: tl.constexpr,
+    HALF: tl.constexpr,
 ):
     """The tile's values, from 0 to 1, of what ``_filtered_tile`` returns."""
-    unit: tl.constexpr = (1 / (HALF_BYTE * HALF_WEIGHT) if CONVERT == "half" else 256.0) / 255
+    unit: tl.constexpr = (1 / (HALF_BYTE * HALF_WEIGHT) if HALF else 256.0) / 255
     middle: tl.constexpr = MIDDLE / 255
     normalizer_y, covered_y = normalizers_y
     normalizer_x, covered_x = _normalizers(horizontal, FILTER, tl.float16)
@@ -204,8 +243,8 @@ def _normalized_tile(
         base = base * covered_x[None, :] + fill * (1 - covered_y[:, None] * covered_x[None, :])
     normalizer = (normalizer_y * unit)[:, None] * normalizer_x[None, :]
     values = ()
-    for c in tl.static_range(C):
-        values += (_reorder_columns(out[c] * normalizer + base, RUN),)  # type: ignore[assignment]
+    for c in tl.static_range(len(sums)):
+        values += (_reorder_columns(sums[c] * normalizer + base, RUN),)  # type: ignore[assignment]
     return values
 
 
@@ -247,7 +286,7 @@ launch = Launcher(resample_kernel)
 
 
 def constants(
-    source: Side, device: torch.device, shared: dict[str, Any], *, few_taps: bool, long_planes: bool
+    source: Side, device: torch.device, shared: dict[str, Any], *, few_taps: bool, shrinks: bool, long_planes: bool
 ) -> dict[str, Any]:
     """The kernel's own specialisation constants and launch options.
 
@@ -256,18 +295,21 @@ def constants(
         device: of the sources.
         shared: the constants of both resample kernels.
         few_taps: as :func:`has_few_taps` says.
+        shrinks: whether some box has more rows than its resized box.
         long_planes: whether a source's plane may span 2**31 elements.
     """
-    options = {
+    return {
         "WORDS": min(source.address, source.channel, source.row) >= THREAD_COLUMNS.value,
         # A 64-bit multiplication takes several instructions.
         "OFFSETS": tl.int64 if long_planes else tl.uint32,
         "RUN": _run(shared),
+        "HALF": few_taps,
+        "TH": TILE[0],
+        "TW": TILE[1],
+        "TILES": TILES if shrinks else 1,
+        **LAUNCH,
+        **(REGISTERS if is_nvidia(device) else {}),
     }
-    options |= {"TH": TILE[0], "TW": TILE[1], "TILES": TILES} | LAUNCH
-    if not is_nvidia(device):
-        return options | {"CONVERT": "plain"}
-    return options | REGISTERS | {"CONVERT": "half" if few_taps else "float"}
 
 
 def _run(shared: dict[str, Any]) -> int:

@@ -5,7 +5,7 @@ The quad of threads that holds a row of the MMA operand computes that row. For e
 which the threads hold them, so no data moves between threads.
 
 Sums become float16 after ``MIDDLE`` is subtracted: values nearer to 0 lose less to rounding. Sums of few taps are also
-accumulated in float16, two columns an instruction (``CONVERT == "half"``):
+accumulated in float16, two columns an instruction (``HALF``):
 
 - A byte b is used as it is: zero-extended to 16 bits, it is the subnormal float16 b * 2**-24. No conversion is needed.
 - Weights are scaled by 2**15, so that products are normal numbers again.
@@ -29,12 +29,19 @@ HALF_BYTE, HALF_WEIGHT = tl.constexpr(2.0**-24), tl.constexpr(2.0**15)  # scales
 
 @triton.jit
 def filter_rows(
-    first, inside, view, vertical, C: tl.constexpr, FILTER: tl.constexpr, WORDS: tl.constexpr, CONVERT: tl.constexpr
+    first,
+    inside,
+    view,
+    vertical,
+    C: tl.constexpr,
+    FILTER: tl.constexpr,
+    WORDS: tl.constexpr,
+    HALF: tl.constexpr,
+    NVIDIA: tl.constexpr,
 ):
     """Filter a block of ``THREAD_COLUMNS * QUAD`` source columns vertically, beginning with column ``first``.
 
-    ``inside``: the first column that counts, and the end. Others give 0.
-
+    ``inside``: the first column that lies in the box and in the image, and the end. Others give 0.
     ``view``: pointer to the source's bytes, channel stride, row stride, last row, and the end of the columns needed.
     ``vertical``: what ``axis_filter`` returns for the output's rows, each repeated for ``QUAD`` threads.
     The constants are those of ``resample_kernel``.
@@ -47,17 +54,18 @@ def filter_rows(
     min_taps: tl.constexpr = 1 if FILTER == "nearest" else 2 if FILTER == "bilinear" else 4
     thread = tl.arange(0, vertical[1][0].shape[0])
     column = first + THREAD_COLUMNS * (thread % QUAD)
-    sums, total = _accumulate(None, 0.0, 0, min_taps, column, view, vertical, C, FILTER, WORDS, CONVERT)
+    sums, total = _accumulate(None, 0.0, 0, min_taps, column, view, vertical, C, FILTER, WORDS, HALF, NVIDIA)
     for tap in range(min_taps, taps):
-        sums, total = _accumulate(sums, total, tap, 1, column, view, vertical, C, FILTER, WORDS, CONVERT)
-    halves = ()
+        sums, total = _accumulate(sums, total, tap, 1, column, view, vertical, C, FILTER, WORDS, HALF, NVIDIA)
+    pairs = ()
     for c in tl.static_range(C):
-        halves += (_pairs(sums[c], total, CONVERT),)  # type: ignore[assignment]
+        pairs += (_pairs(sums[c], total, HALF),)  # type: ignore[assignment]
+    # Few blocks have such columns. Their weights would be as many as the outputs.
     if (first < inside[0]) | (first + THREAD_COLUMNS * QUAD > inside[1]):
-        halves = _without_outside(halves, column, inside)
+        pairs = _without_outside(pairs, column, inside)
     filtered = ()
     for c in tl.static_range(C):
-        filtered += (_dot_operand(halves[c]),)  # type: ignore[assignment]
+        filtered += (_dot_operand(pairs[c]),)  # type: ignore[assignment]
     return filtered
 
 
@@ -84,7 +92,8 @@ def _accumulate(
     C: tl.constexpr,
     FILTER: tl.constexpr,
     WORDS: tl.constexpr,
-    CONVERT: tl.constexpr,
+    HALF: tl.constexpr,
+    NVIDIA: tl.constexpr,
 ):
     """Add ``COUNT`` taps, beginning with tap ``first``. All loads are issued before any result is used."""
     source, stride_c, stride_y, last_y, end = view
@@ -110,7 +119,8 @@ def _accumulate(
         total += weights[k]
         next_sums = ()
         for c in tl.static_range(C):
-            next_sums += (_multiply_add(None if sums is None else sums[c], weights[k], blocks[k * C + c], CONVERT),)  # type: ignore[assignment]
+            before = None if sums is None else sums[c]
+            next_sums += (_multiply_add(before, weights[k], blocks[k * C + c], HALF, NVIDIA),)  # type: ignore[assignment]
         sums = next_sums
     return sums, total
 
@@ -133,27 +143,45 @@ def _load_columns(at, count, WORDS: tl.constexpr):
 
 
 @triton.jit
-def _multiply_add(total, weight, words, CONVERT: tl.constexpr):
+def _multiply_add(total, weight, words, HALF: tl.constexpr, NVIDIA: tl.constexpr):
     """Multiply-add: ``total + weight * bytes``, for two words of four bytes each.
 
     Returns:
-        For each word four float32; or, if ``CONVERT`` is "half", two pairs of float16, whose ``total`` starts at
-        ``-MIDDLE``. ``total`` is None before the first tap.
+        For each word four float32; or, if ``HALF``, two pairs of float16, whose ``total`` starts at ``-MIDDLE``.
+        ``total`` is None before the first tap.
     """
     out = ()
     for w in tl.static_range(2):
-        if CONVERT == "half":
-            pair = None if total is None else (total[2 * w], total[2 * w + 1])
-            out += _multiply_add_half(pair, weight, words[w])
+        if HALF:
+            pairs = None if total is None else (total[2 * w], total[2 * w + 1])
+            out += _add_halves_ptx(pairs, weight, words[w]) if NVIDIA else _add_halves(pairs, weight, words[w])
         else:
-            values = _bytes_to_floats(words[w], CONVERT)
+            values = _bytes_to_floats(words[w], NVIDIA)
             for k in tl.static_range(4):
                 out += (weight * values[k] if total is None else total[4 * w + k] + weight * values[k],)  # type: ignore[assignment]
     return out
 
 
 @triton.jit
-def _multiply_add_half(total, weight, word):
+def _add_halves(total, weight, word):
+    """What :func:`_add_halves_ptx` does, where inline PTX does not run."""
+    factor = (weight * HALF_WEIGHT).to(tl.float16).to(tl.float32) * HALF_BYTE
+    out = ()
+    for p in tl.static_range(2):
+        pair = tl.zeros(word.shape, tl.uint32)
+        for k in tl.static_range(2):
+            before = -MIDDLE * HALF_BYTE * HALF_WEIGHT
+            if total is not None:
+                before = (total[p] >> (16 * k)).to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
+            half = (before + factor * (word >> (16 * p + 8 * k) & 255).to(tl.float32)).to(tl.float16)
+            pair |= half.to(tl.uint16, bitcast=True).to(tl.uint32) << (16 * k)
+        out += (pair,)
+    return out
+
+
+@triton.jit
+def _add_halves_ptx(total, weight, word):
+    """Two pairs of float16 ``total + weight * byte``, of the four bytes of a word."""
     # The conversion of two numbers has four times the throughput of the conversion of one.
     weight_pair = tl.inline_asm_elementwise(
         "cvt.rn.f16x2.f32 $0, $1, $1;", "=r,f", [weight * HALF_WEIGHT], tl.uint32, is_pure=True, pack=1
@@ -194,12 +222,12 @@ fma.rn.f16x2 $1, high, $3, middle;
 
 
 @triton.jit
-def _bytes_to_floats(word, CONVERT: tl.constexpr):
+def _bytes_to_floats(word, NVIDIA: tl.constexpr):
     """Convert each byte b of a word to the float32 ``128 + b / 256``, whose bits are 0x4300, b, 00.
 
     A byte permutation builds it, with four times the throughput of an integer-to-float conversion.
     """
-    if CONVERT == "float":
+    if NVIDIA:
         values = tl.inline_asm_elementwise(
             """
             prmt.b32 $0, $4, 0x43000000, 0x7404;
@@ -221,9 +249,9 @@ def _bytes_to_floats(word, CONVERT: tl.constexpr):
 
 
 @triton.jit
-def _pairs(sums, total, CONVERT: tl.constexpr):
+def _pairs(sums, total, HALF: tl.constexpr):
     """A channel's sums less ``MIDDLE`` as four pairs of float16."""
-    if CONVERT == "half":
+    if HALF:
         pairs = sums
     else:
         middle = total * MIDDLE + 0.5
@@ -242,13 +270,13 @@ def _without_outside(pairs, column, inside):
     for k in tl.static_range(0, 8, 2):
         low = (column + k >= inside[0]) & (column + k < inside[1])
         high = (column + k + 1 >= inside[0]) & (column + k + 1 < inside[1])
-        masks += ((tl.where(low, 0xFFFF, 0) | tl.where(high, 0xFFFF0000, 0)).to(tl.uint32),)  # type: ignore[assignment]
+        masks += ((tl.where(low, 0xFFFF, 0) | tl.where(high, 0xFFFF0000, 0)).to(tl.uint32),)
     out = ()
     for c in tl.static_range(len(pairs)):
         kept = ()
         for k in tl.static_range(4):
-            kept += (pairs[c][k] & masks[k],)  # type: ignore[assignment]
-        out += (kept,)  # type: ignore[assignment]
+            kept += (pairs[c][k] & masks[k],)
+        out += (kept,)
     return out
 
 
@@ -261,9 +289,9 @@ def _dot_operand(pairs):
         words = ()
         for w in tl.static_range(2):
             half = (pairs[2 * w + k // 2] >> (k % 2 * 16)).to(tl.uint16).to(tl.float16, bitcast=True)
-            words += (tl.reshape(half, (rows, QUAD)),)  # type: ignore[assignment]
-        joined = tl.permute(tl.join(words[0], words[1]), (0, 2, 1))  # type: ignore[misc]
-        parts += (tl.reshape(joined, (rows, 2 * QUAD)),)  # type: ignore[assignment]
+            words += (tl.reshape(half, (rows, QUAD)),)
+        joined = tl.permute(tl.join(words[0], words[1]), (0, 2, 1))
+        parts += (tl.reshape(joined, (rows, 2 * QUAD)),)
     return interleave(parts)
 
 

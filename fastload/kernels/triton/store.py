@@ -106,9 +106,7 @@ def _store_words(
 
 
 @triton.jit
-def store_groups(
-    target, values, group, groups_inside, TARGET: tl.constexpr, GROUP: tl.constexpr, NVIDIA: tl.constexpr
-):
+def store_groups(target, values, group, groups_inside, TARGET: tl.constexpr, GROUP: tl.constexpr, NVIDIA: tl.constexpr):
     """Store groups of ``GROUP`` neighbouring pixels, channels last: C chunks of ``GROUP`` values, one store each.
 
     Args:
