@@ -76,18 +76,18 @@ def _batch_kernel(
     row_groups = width // P
     group = first + tl.arange(0, COUNT)
     y = group // row_groups
-    x = (group - y * row_groups)[:, None] * P + tl.arange(0, P)[None, :]
-    y = y[:, None]
+    x = (group - y * row_groups) * P
+    begin = images + y * stride_y + x * stride_x
+    y, x = y[:, None], x[:, None] + tl.arange(0, P)[None, :]
     rows = first // row_groups, (first + COUNT - 1) // row_groups
     pixel = group[:, None] * P + tl.arange(0, P)[None, :]
-    inside = pixel < pixels
+    inside, whole = pixel < pixels, (first + COUNT) * P <= pixels
     source = images + y * stride_y + x * stride_x
     parameters = program, previous, affine, erase, seeds
     if mix is None:
         image = source + first_image.to(tl.int64) * stride_n
         values = _load_and_apply(image, stride_c, inside, first_image, pixels, y, x, rows, parameters, C)
         if statistics is not None:
-            whole = (first + COUNT) * P <= pixels
             add_statistics(values, inside, whole, first_image, statistics, RANGES)
         _write_batch(out, values, first_image, group, pixel, pixels, P, DTYPE, LAST_OUT, NVIDIA)
     else:
@@ -108,6 +108,10 @@ def _batch_kernel(
             loaded_image = tl.where(ready, n, partner)
             image = source + loaded_image.to(tl.int64) * stride_n
             previous_values = values
+            # The next image is most often the one that is loaded next.
+            if NVIDIA and P > 1:  # noqa: SIM102  (a compile-time condition; the next is one at run time)
+                if whole & (loaded_image + 1 < count):
+                    _prefetch(begin + (loaded_image + 1).to(tl.int64) * stride_n, stride_c, C)
             values = _load_and_apply(image, stride_c, inside, loaded_image, pixels, y, x, rows, parameters, C)
             if ready:
                 # A store in each branch: merging the branches' values would cost register moves.
@@ -177,6 +181,16 @@ def _load_and_apply(source, stride_c, inside, n, pixels, y, x, rows, parameters,
             value = tl.math.div_rn(value, 255.0)  # correctly rounded: thresholds are often k / 255
         values += (value,)
     return apply_loaded(values, loaded, n, y, x, program, previous, affine, erase, seeds)
+
+
+@triton.jit
+def _prefetch(pointers, stride_c, C: tl.constexpr):
+    """Begin to fetch the lines of memory at these pointers into the L2 cache. Unlike a load, it takes no registers."""
+    for c in tl.static_range(C):
+        address = (pointers + c * stride_c).to(tl.int64)
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [address], tl.int32, is_pure=False, pack=1
+        )
 
 
 @triton.jit
