@@ -87,8 +87,9 @@ def resample_kernel(
     height, width = entry(row, OUTPUT + HEIGHT), entry(row, OUTPUT + WIDTH)
     window_y, window_x = load_window(row, 0), load_window(row, 1)
     source = tl.load(row + ADDRESS), tl.load(row + CHANNEL), tl.load(row + ROW).to(OFFSETS), entry(row, HEIGHT) - 1
-    if (first_y >= height) | (begin >= width):
-        return
+    # A program without a tile runs on to its end. To return here would hold back the loads above, whose values are
+    # used below: the compiler moves them behind the branch, and they would wait for the two of its condition.
+    width = tl.where(first_y < height, width, 0)
     y = first_y + tl.arange(0, TH)
     vertical = axis_filter(window_y, y, first_y, height, TH, FILTER)
     normalizers_y = _normalizers(vertical, FILTER, tl.float16 if HALF else tl.float32)
@@ -98,10 +99,11 @@ def resample_kernel(
     filters = thread_vertical, normalizers_y, window_x
     steps = program, previous, affine, erase, seeds, statistics
     if TILES == 1:
-        _make_tile(
-            begin, source, place, filters, fill, steps, RANGES, C, FILTER, PADDED, WORDS,
-            TARGET, TARGET_ALIGNED, TARGET_PLANAR, GROUP, PAIRS, NVIDIA, RUN, HALF, TH, TW,
-        )  # fmt: skip
+        if begin < width:
+            _make_tile(
+                begin, source, place, filters, fill, steps, RANGES, C, FILTER, PADDED, WORDS,
+                TARGET, TARGET_ALIGNED, TARGET_PLANAR, GROUP, PAIRS, NVIDIA, RUN, HALF, TH, TW,
+            )  # fmt: skip
     else:
         for first_x in range(begin, tl.minimum(begin + TILES * TW, width), TW):
             _make_tile(
