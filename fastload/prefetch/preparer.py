@@ -21,6 +21,7 @@ from fastload.stats.contents import note_contents
 from fastload.streams import SideStream, SyncStream
 from fastload.structure.field import Rule
 from fastload.structure.images import find_images, remark_on_grey, remark_on_others, remark_on_range
+from fastload.structure.loaded_types import is_vision
 from fastload.structure.targets import has_targets
 from fastload.structure.tree import Path, Tree, name_of, retyped, take_rows, tensors, tree_flatten, tree_unflatten
 from fastload.structure.unstacked import Unstacked
@@ -175,6 +176,7 @@ class Preparer:
             tree = mix(tree)
         if first.moves and has_targets(tree):
             _refuse_several([group.places for group in groups if group.places.view == 0], images)
+            _refuse_listed_videos(images)
         per_box = self._transform.per_box if isinstance(self._transform, Compose) else None
         return follow(tree, images, first.moves, self._transfer.move, per_box, is_listed) if first.moves else tree
 
@@ -223,6 +225,17 @@ def _returned(group: Batch, images: dict[Path, Any], tree: Tree) -> dict[Path, A
             "collate_fn, or hand over files by fl.collate"
         )
     return {path: retyped(new, like=old) for (path, old), new in zip(images.items(), result, strict=True)}
+
+
+def _refuse_listed_videos(images: dict[Path, torch.Tensor]) -> None:
+    """Refuse targets beside a list of videos: each of them was transformed as a view of its own."""
+    videos = [path for path, image in images.items() if is_vision(image, "Video")]
+    listed = [path for path in videos if len(path) > 1 and isinstance(path[-1], int)]
+    if len(listed) > 1:
+        raise TypeError(
+            "boxes, masks and keypoints follow videos that are one tensor (N, T, C, H, W); got "
+            f"{', '.join(map(name_of, listed))}: let collate_fn stack them to one tv_tensors.Video"
+        )
 
 
 def _refuse_several(places: list[ImagePlaces], images: dict[Path, torch.Tensor]) -> None:

@@ -107,8 +107,18 @@ class Layout:
                     raise TypeError(
                         f"{name_of(path)} is {type(value).__name__} {tuple(value.shape)} beside {self.samples} images: "
                         f"its first dimension must be {self.samples}, or it must be in a list with one entry an image"
+                        f"{self._hint()}"
                     )
                 yield Target(path, value, sample, free[:-1])
+
+    def _hint(self) -> str:
+        """What to do if a video in a list was taken for a batch of images, and its frames for samples."""
+        batches = [path for path in self.images if _is_in_list(path) and not is_single(self.entries[path])]
+        if not batches:
+            return ""
+        return (
+            f"; if {name_of(batches[0])} is a video, let collate_fn stack all to one tv_tensors.Video (N, T, C, H, W)"
+        )
 
     def place(self, path: Path) -> tuple[int | None, Path]:
         """The sample to which an entry belongs, and its path without the sample's index."""

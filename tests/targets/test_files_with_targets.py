@@ -18,7 +18,7 @@ from torchvision.datasets import (
     wrap_dataset_for_transforms_v2,
 )
 from torchvision.transforms import v2
-from torchvision.tv_tensors import BoundingBoxes, Image, KeyPoints, Mask
+from torchvision.tv_tensors import BoundingBoxes, Image, KeyPoints, Mask, Video
 
 import fastload as fl
 from fastload import transforms as T
@@ -253,6 +253,16 @@ def test_targets_of_a_list_of_grey_and_of_rgb_images_are_refused():
         next(iter(fl.PrefetchLoader(batches, transform=T.RandomHorizontalFlip(1.0), device="cpu")))
     normalized = fl.PrefetchLoader(batches, [0.5], [0.5], device="cpu")
     assert [each["boxes"].tolist() for each in next(iter(normalized))[1]] == [boxes(0).tolist(), boxes(1).tolist()]
+
+
+def test_boxes_follow_videos_that_are_one_tensor_and_are_refused_beside_a_list_of_them():
+    clips, flip = [Video(torch.zeros(4, 3, *SIZES[0]))] * 2, T.RandomHorizontalFlip(1.0)
+    targets = [{"boxes": boxes(0)}, {"boxes": boxes(0)}]
+    stacked, mirrored = (Video(torch.stack(clips)), targets), v2.functional.horizontal_flip(boxes(0))
+    _, moved = next(iter(fl.PrefetchLoader([stacked], transform=flip, device="cpu")))
+    assert [each["boxes"].tolist() for each in moved] == [mirrored.tolist()] * 2
+    with pytest.raises(TypeError, match=r"got batch\[0\]\[0\], batch\[0\]\[1\]: let collate_fn stack them"):
+        next(iter(fl.PrefetchLoader([(clips, targets)], transform=flip, device="cpu")))
 
 
 def test_g14_the_targets_of_a_skipped_file_are_skipped():

@@ -545,6 +545,7 @@ IMAGES = [torch.zeros(3, *size) for size in SIZES]
         ((IMAGES, [{"a": BOXES, "b": BOXES.clone()}, {}]), r"\['a'\] and .*\['b'\] are both BoundingBoxes of one"),
         ((IMAGES, {"boxes": BOXES}), r"\(3, 4\) beside 2 images: its first dimension must be 2, or"),
         ([{"image": tv_tensors.Image(image), "boxes": BOXES} for image in IMAGES], "collate them to one tensor or one"),
+        (([torch.zeros(4, 3, 20, 30)] * 2, [{"boxes": BOXES}] * 2), r"if batch\[0\]\[0\] is a video, let"),
     ],
 )
 def test_what_cannot_follow_is_refused(batch, message):
