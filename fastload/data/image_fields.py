@@ -116,7 +116,7 @@ def _refuse_doubtful(samples: Sequence[Any], paths: list[Path]) -> None:
             f"{names} may be files, and none begins as an image or has the name of one: say which is one, such as "
             f"collate_fn=functools.partial(fl.collate, images={rules[paths[0]]!r})"
         )
-    mask = next((path for path in paths if _may_be_mask(path, value_at(samples[0], path))), None)
+    mask = next((path for path in paths if _may_be_mask(samples, path)), None)
     if mask is not None:
         image = next(rule for path, rule in rules.items() if path != mask)
         raise TypeError(
@@ -126,11 +126,14 @@ def _refuse_doubtful(samples: Sequence[Any], paths: list[Path]) -> None:
         )
 
 
-def _may_be_mask(path: Path, file: Any) -> bool:
-    """Whether a file is named as a mask, or is a PNG of one plane."""
-    start = head(file)
-    is_planar = start.startswith(PNG) and len(start) > COLOUR and start[COLOUR] in PLANAR
-    return is_planar or "mask" in str(path[-1]).lower()
+def _may_be_mask(samples: Sequence[Any], path: Path) -> bool:
+    """Whether a field is named as a mask, or all of its files are PNGs of one plane; of photographs a few are grey."""
+    return "mask" in str(path[-1]).lower() or all(_is_planar(_value_at(sample, path)) for sample in samples)
+
+
+def _is_planar(file: Any) -> bool:
+    start = head(file) if is_file(file) else b""
+    return start.startswith(PNG) and len(start) > COLOUR and start[COLOUR] in PLANAR
 
 
 def _name(path: Path) -> str:

@@ -186,6 +186,14 @@ def test_a_mask_is_not_taken_for_a_view(sample, pair):
         fl.collate([sample(*pair[:2])])
 
 
+def test_a_grey_photograph_is_not_taken_for_a_mask_where_others_have_colours():
+    grey, coloured = (saved(picture(6, 8, mode), "PNG") for mode in ("L", "RGB"))
+    one, other = {"left": grey, "right": coloured}, {"left": coloured, "right": grey}
+    assert packed(fl.collate([one, other])) == ["left", "right"]
+    with pytest.raises(TypeError, match=r"images='right', masks='left'"):
+        fl.collate([one, one])
+
+
 def test_a_field_named_as_a_mask_is_not_taken_for_a_view():
     with pytest.raises(TypeError, match="images='image', masks='the_mask'"):
         fl.collate([{"the_mask": COLOURED, "image": COLOURED}])
