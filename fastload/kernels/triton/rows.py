@@ -60,7 +60,7 @@ def filter_rows(
     pairs = ()
     for c in tl.static_range(C):
         pairs += (_pairs(sums[c], total, HALF),)  # type: ignore[assignment]
-    # Few blocks have such columns. Their weights would be as many as the outputs.
+    # Only blocks at the edges have others. Weights would have to be masked in every block.
     if (first < inside[0]) | (first + THREAD_COLUMNS * QUAD > inside[1]):
         pairs = _without_outside(pairs, column, inside)
     filtered = ()
