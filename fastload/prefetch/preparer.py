@@ -20,10 +20,20 @@ from fastload.resume.samplers import SamplerState
 from fastload.stats.contents import note_contents
 from fastload.streams import SideStream, SyncStream
 from fastload.structure.field import Rule
-from fastload.structure.images import find_images, remark_on_grey, remark_on_others, remark_on_range
+from fastload.structure.images import find_images, is_single, remark_on_grey, remark_on_others, remark_on_range
 from fastload.structure.loaded_types import is_vision
 from fastload.structure.targets import has_targets
-from fastload.structure.tree import Path, Tree, name_of, retyped, take_rows, tensors, tree_flatten, tree_unflatten
+from fastload.structure.tree import (
+    Path,
+    Tree,
+    is_in_list,
+    name_of,
+    retyped,
+    take_rows,
+    tensors,
+    tree_flatten,
+    tree_unflatten,
+)
 from fastload.structure.unstacked import Unstacked
 from fastload.targets.follow import follow
 from fastload.transfer.transfer import Transfer, device_blocks, has_unmoved
@@ -229,8 +239,8 @@ def _returned(group: Batch, images: dict[Path, Any], tree: Tree) -> dict[Path, A
 
 def _refuse_listed_videos(images: dict[Path, torch.Tensor]) -> None:
     """Refuse targets beside a list of videos: each of them was transformed as a view of its own."""
-    videos = [path for path, image in images.items() if is_vision(image, "Video")]
-    listed = [path for path in videos if len(path) > 1 and isinstance(path[-1], int)]
+    videos = [path for path, image in images.items() if is_vision(image, "Video") and is_single(image)]
+    listed = [path for path in videos if is_in_list(path)]
     if len(listed) > 1:
         raise TypeError(
             "boxes, masks and keypoints follow videos that are one tensor (N, T, C, H, W); got "

@@ -9,7 +9,7 @@ import torch
 
 from fastload.structure.field import Rule, find_fields
 from fastload.structure.loaded_types import is_vision
-from fastload.structure.tree import Path, Tree, name_of, tree_unflatten
+from fastload.structure.tree import Path, Tree, is_in_list, name_of, tree_unflatten
 from fastload.structure.unstacked import Unstacked
 
 __all__ = ["describe", "find_images", "is_single", "remark_on_grey", "remark_on_others", "remark_on_range"]
@@ -175,8 +175,8 @@ def remark_on_grey(tree: Tree, images: Mapping[Path, torch.Tensor]) -> str | Non
     'batch[0] is taken for one image of 8 channels'
     """
     path, image = next(iter(images.items()))
-    is_in_list = len(path) > 1 and isinstance(path[-1], int)  # detection's lists hold single images
-    if is_in_list or is_vision(image, "TVTensor") or image.ndim >= BATCHED_DIMS or len(image) <= MOST_CHANNELS:
+    # Detection's lists hold single images.
+    if is_in_list(path) or is_vision(image, "TVTensor") or image.ndim >= BATCHED_DIMS or len(image) <= MOST_CHANNELS:
         return None
     count = len(image)
     others = (place for place, value in tree.walk() if place != path[: len(place)] and _entries(value) == count)

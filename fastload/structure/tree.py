@@ -17,6 +17,7 @@ __all__ = [
     "Path",
     "Tree",
     "children_of",
+    "is_in_list",
     "is_movable",
     "map_movable",
     "name_of",
@@ -155,6 +156,11 @@ def retyped(tensor: torch.Tensor, like: torch.Tensor, **known: Any) -> torch.Ten
 def name_of(path: Path, of: str = "batch") -> str:
     """A path as a user writes it: ``batch[1]['boxes']``."""
     return f"{of}{''.join(f'[{key!r}]' for key in path)}"
+
+
+def is_in_list(path: Path) -> bool:
+    """Whether a path leads to an entry of a list or tuple within the batch."""
+    return len(path) > 1 and isinstance(path[-1], int)
 
 
 def take_rows(

@@ -13,7 +13,7 @@ import torch
 from fastload.structure.images import find_images, is_single
 from fastload.structure.loaded_types import is_vision
 from fastload.structure.targets import TARGETS, has_targets
-from fastload.structure.tree import Path, Tree, name_of
+from fastload.structure.tree import Path, Tree, is_in_list, name_of
 from fastload.targets.rows import Field
 
 __all__ = ["FROM_CORNERS", "TO_CORNERS", "IsListed", "Layout", "Target", "of_kind", "one_size"]
@@ -97,7 +97,7 @@ class Layout:
         samples = len(own) if is_single(image) else len(image)
         above = {path[:depth] for path in images for depth in range(len(path))}
         listings = _listings({path: each for path, each in entries.items() if path not in above}, samples, is_listed)
-        return cls(entries, frozenset(images), listings, samples, alone=is_single(image) and not _is_in_list(own[0]))
+        return cls(entries, frozenset(images), listings, samples, alone=is_single(image) and not is_in_list(own[0]))
 
     def targets(self) -> Iterator[Target]:
         for path, value in self.entries.items():
@@ -113,7 +113,7 @@ class Layout:
 
     def _hint(self) -> str:
         """What to do if a video in a list was taken for a batch of images, and its frames for samples."""
-        batches = [path for path in self.images if _is_in_list(path) and not is_single(self.entries[path])]
+        batches = [path for path in self.images if is_in_list(path) and not is_single(self.entries[path])]
         if not batches:
             return ""
         return (
@@ -158,7 +158,7 @@ def _own_images(images: Mapping[Path, torch.Tensor], entries: Mapping[Path, Any]
     if not is_single(image):
         return [first]
     single = [path for path, each in images.items() if is_single(each)]
-    own = [path for path in single if path[:-1] == first[:-1]] if _is_in_list(first) else [first]
+    own = [path for path in single if path[:-1] == first[:-1]] if is_in_list(first) else [first]
     if len(own) < len(single) and not _are_views(single, entries, len(own)):
         raise TypeError(
             "it cannot be told which boxes, masks and keypoints belong to which image: the batch has single images "
@@ -175,10 +175,6 @@ def _are_views(images: Sequence[Path], entries: Mapping[Path, Any], samples: int
     views = Counter(path[:-1] for path in images)
     are_fields = all(len(path) == 1 for path in views) and not isinstance(entries.get(()), MutableSequence)
     return are_fields and all(len(entries.get(path, ())) == count == samples for path, count in views.items())
-
-
-def _is_in_list(path: Path) -> bool:
-    return len(path) > 1 and isinstance(path[-1], int)
 
 
 def _listings(

@@ -258,9 +258,10 @@ def test_targets_of_a_list_of_grey_and_of_rgb_images_are_refused():
 def test_boxes_follow_videos_that_are_one_tensor_and_are_refused_beside_a_list_of_them():
     clips, flip = [Video(torch.zeros(4, 3, *SIZES[0]))] * 2, T.RandomHorizontalFlip(1.0)
     targets = [{"boxes": boxes(0)}, {"boxes": boxes(0)}]
-    stacked, mirrored = (Video(torch.stack(clips)), targets), v2.functional.horizontal_flip(boxes(0))
-    _, moved = next(iter(fl.PrefetchLoader([stacked], transform=flip, device="cpu")))
-    assert [each["boxes"].tolist() for each in moved] == [mirrored.tolist()] * 2
+    stacked, mirrored = Video(torch.stack(clips)), v2.functional.horizontal_flip(boxes(0))
+    for videos in (stacked, [stacked, stacked]):  # one view, and two
+        _, moved = next(iter(fl.PrefetchLoader([(videos, targets)], transform=flip, device="cpu")))
+        assert [each["boxes"].tolist() for each in moved] == [mirrored.tolist()] * 2
     with pytest.raises(TypeError, match=r"got batch\[0\]\[0\], batch\[0\]\[1\]: let collate_fn stack them"):
         next(iter(fl.PrefetchLoader([(clips, targets)], transform=flip, device="cpu")))
 

@@ -4,7 +4,8 @@ A thread holds a group of neighbouring pixels. It loads each channel of the grou
 if the output is contiguous; with channels last it interleaves them into words, as ``store_groups`` does.
 
 To mix, a program runs the epilogue on an image and its partner and combines them. It does so for several images in
-turn: the partner is usually the image before, whose values are still in registers.
+turn: the partner is usually the image before, whose values are still in registers. While it computes one image, it
+fetches the next into the L2 cache.
 """
 
 from __future__ import annotations

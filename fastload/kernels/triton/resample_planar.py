@@ -116,10 +116,10 @@ def resample_kernel(
 def _make_tile(
     first_x,
     source,  # address; strides of channels and rows; last row
-    place,
-    filters,
+    place,  # the image's row of the table, and its number; the tile's rows, and the first one; the output's size
+    filters,  # of the rows, for each thread of a quad, and their normalizers; and the window of the columns
     fill,
-    steps,
+    steps,  # arguments of the epilogue
     RANGES: tl.constexpr,
     C: tl.constexpr,
     FILTER: tl.constexpr,
