@@ -93,7 +93,7 @@ def filter_weights(distance, inside, inverse, FILTER: tl.constexpr):
     """
     if FILTER == "bilinear":
         # An addition clamped to 0 and 1 is one instruction.
-        height = inverse if inside is None else tl.where(inside, inverse, -1.0)
+        height = inverse if inside is None else tl.where(inside, inverse, 0.0)
         weight = tl.minimum(tl.maximum(height - tl.abs(distance), 0.0), 1.0)
     elif FILTER == "bicubic":
         d = tl.abs(distance)

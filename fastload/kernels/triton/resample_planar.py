@@ -12,8 +12,8 @@ The weight matrix also permutes columns. Its rows follow the order in which thre
 vertical pass feeds the MMA without moving data between threads. Its columns are ordered such that each thread receives
 ``RUN`` neighbours of an output row, and can store them in wide words.
 
-The sums of rows and the weights are float16. Each output is divided by the sum of its rounded weights, so rounding
-weights does not change the brightness.
+The sums of rows and the weights are float16. Each output is divided by the sum of its weights, which is taken from the
+filter's formula in "bilinear", and else added up.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import triton
 import triton.language as tl
 
 from fastload.kernels.triton.device import is_nvidia, wait_for_previous_kernel
-from fastload.kernels.triton.epilogue import add_statistics, apply_epilogue
+from fastload.kernels.triton.epilogue import add_statistics, apply_loaded, load_parameters
 from fastload.kernels.triton.filters import axis_filter, distance_scale, filter_weights, load_window, tile_of_program
 from fastload.kernels.triton.launcher import Launcher
 from fastload.kernels.triton.rows import (
@@ -90,14 +90,16 @@ def resample_kernel(
     # A program without a tile runs on to its end. To return here would hold back the loads above, whose values are
     # used below: the compiler moves them behind the branch, and they would wait for the two of its condition.
     width = tl.where(first_y < height, width, 0)
+    last_y = tl.minimum(first_y + TH, height) - 1
+    loaded = load_parameters(n, height * width, first_y, last_y, program, previous, erase)
     y = first_y + tl.arange(0, TH)
     vertical = axis_filter(window_y, y, first_y, height, TH, FILTER)
-    normalizers_y = _normalizers(vertical, FILTER, tl.float16 if HALF else tl.float32)
+    normalizers_y = _normalizers(vertical, FILTER, PADDED, tl.float16 if HALF else tl.float32)
     # Each row for each thread of its quad.
     thread_vertical = axis_filter(window_y, first_y + tl.arange(0, TH * QUAD) // QUAD, first_y, height, TH, FILTER)
     place = row, n, y, first_y, height, width
     filters = thread_vertical, normalizers_y, window_x
-    steps = program, previous, affine, erase, seeds, statistics
+    steps = loaded, program, previous, affine, erase, seeds, statistics
     if TILES == 1:
         if begin < width:
             _make_tile(
@@ -119,7 +121,7 @@ def _make_tile(
     place,  # the image's row of the table, and its number; the tile's rows, and the first one; the output's size
     filters,  # of the rows, for each thread of a quad, and their normalizers; and the window of the columns
     fill,
-    steps,  # arguments of the epilogue
+    steps,  # what ``load_parameters`` returned, and arguments of the epilogue
     RANGES: tl.constexpr,
     C: tl.constexpr,
     FILTER: tl.constexpr,
@@ -139,14 +141,12 @@ def _make_tile(
     """Resample the tile that begins at column ``first_x``, run the epilogue, and store it."""
     row, n, y, first_y, height, width = place
     vertical, normalizers_y, window_x = filters
-    program, previous, affine, erase, seeds, statistics = steps
+    loaded, program, previous, affine, erase, seeds, statistics = steps
     horizontal = axis_filter(window_x, first_x + _tile_columns(TW, RUN), first_x, width, TW, FILTER)
     sums = _filtered_tile(source, vertical, horizontal, C, FILTER, PADDED, WORDS, HALF, NVIDIA, TH, TW)
     values = _normalized_tile(sums, normalizers_y, horizontal, fill, FILTER, PADDED, RUN, HALF)
-    x, last_y = first_x + tl.arange(0, TW), tl.minimum(first_y + TH, height) - 1
-    values = apply_epilogue(
-        values, n, height * width, y[:, None], x[None, :], first_y, last_y, program, previous, affine, erase, seeds
-    )
+    x = first_x + tl.arange(0, TW)
+    values = apply_loaded(values, loaded, n, y[:, None], x[None, :], program, previous, affine, erase, seeds)
     if statistics is not None:
         inside = (y < height)[:, None] & (x < width)[None, :]
         whole = (first_y + TH <= height) & (first_x + TW <= width)
@@ -209,7 +209,7 @@ def _filtered_tile(
     word = tl.arange(0, 2 * QUAD)
     tap = first - left + word % QUAD * THREAD_COLUMNS + word // QUAD * 4
     scale = distance_scale(inverse, FILTER)
-    distance = (tap[None, :] - centre[:, None] + 0.5) * scale
+    distance, step = (tap[None, :] - centre[:, None] + 0.5) * scale, _times(scale, THREAD_COLUMNS * QUAD)
     sums = ()
     for _ in tl.static_range(C):
         sums += (tl.zeros((TH, TW), tl.float32),)  # type: ignore[assignment]
@@ -220,7 +220,7 @@ def _filtered_tile(
         for c in tl.static_range(C):
             next_sums += (tl.dot(filtered[c], column_weights, sums[c]),)  # type: ignore[assignment]
         sums = next_sums
-        distance += THREAD_COLUMNS * QUAD * scale
+        distance += step
     return sums
 
 
@@ -239,7 +239,7 @@ def _normalized_tile(
     unit: tl.constexpr = (1 / (HALF_BYTE * HALF_WEIGHT) if HALF else 256.0) / 255
     middle: tl.constexpr = MIDDLE / 255
     normalizer_y, covered_y = normalizers_y
-    normalizer_x, covered_x = _normalizers(horizontal, FILTER, tl.float16)
+    normalizer_x, covered_x = _normalizers(horizontal, FILTER, PADDED, tl.float16)
     base = (normalizer_y * middle)[:, None]
     if PADDED:
         base = base * covered_x[None, :] + fill * (1 - covered_y[:, None] * covered_x[None, :])
@@ -259,17 +259,57 @@ def _column_weights(distance, inverse, FILTER: tl.constexpr):
     scale = distance_scale(inverse, FILTER)
     weights = ()
     for k in tl.static_range(4):
-        shifted = distance + k * scale if k > 0 else distance
+        shifted = distance + _times(scale, k) if k > 0 else distance
         weights += (filter_weights(shifted, None, inverse, FILTER).to(tl.float16),)  # type: ignore[assignment]
     return interleave(weights)
 
 
 @triton.jit
-def _normalizers(axis, FILTER: tl.constexpr, DOT: tl.constexpr):
+def _times(scale, FACTOR: tl.constexpr):
+    """``FACTOR * scale``, kept from being fused with an addition that follows.
+
+    The fused instruction takes an operand that all threads share from a register, to which it is copied first.
+    """
+    return tl.fma(scale, FACTOR * 1.0, 0.0)
+
+
+@triton.jit
+def _normalizers(axis, FILTER: tl.constexpr, PADDED: tl.constexpr, DOT: tl.constexpr):
     """For each output: 1 / the sum of its weights, and the fraction of that sum that lies inside of the image."""
+    if FILTER == "bilinear" and not PADDED:
+        total = _sum_of_triangle(axis)
+        covered = total
+    else:
+        total, covered = _sums_of_weights(axis, FILTER, DOT)
+    normalizer = tl.where(axis[1][4], 1 / tl.where(total == 0, 1.0, total), 0.0)
+    return normalizer, covered * normalizer
+
+
+@triton.jit
+def _sum_of_triangle(axis):
+    """For each output: the sum of its weights in "bilinear", before they are rounded.
+
+    On either side of the centre weights fall in equal steps: their sum is their number times that of the mean distance.
+    """
+    centre, inverse, support, length, _ = axis[1]
+    begin = tl.maximum(tl.floor(centre - support + 0.5), 0.0)
+    stop = tl.floor(centre + 0.5)
+    end = tl.minimum(tl.floor(centre + support + 0.5), length.to(tl.float32))
+    total = tl.zeros(centre.shape, tl.float32)
+    # A loop, since without one the compiler has each thread compute this for all the outputs that it holds.
+    for _ in range(2):
+        distance = tl.abs(0.5 * (begin + stop) - centre)
+        total += (stop - begin) * (inverse - distance * distance_scale(inverse, "bilinear"))
+        begin, stop = stop, end
+    return total
+
+
+@triton.jit
+def _sums_of_weights(axis, FILTER: tl.constexpr, DOT: tl.constexpr):
+    """For each output: the sum of its weights, rounded to ``DOT``, and of those that lie inside of the image."""
     extent, band = axis
     _, _, _, from_tap, to_tap = extent
-    centre, inverse, _, length, present = band
+    centre, inverse, _, length, _ = band
     begin, taps = taps_of(band, FILTER)
     scale = distance_scale(inverse, FILTER)
     distance = (begin - centre + 0.5) * scale
@@ -280,8 +320,7 @@ def _normalizers(axis, FILTER: tl.constexpr, DOT: tl.constexpr):
         weight = filter_weights(distance + k * scale, inside, inverse, FILTER).to(DOT).to(tl.float32)
         total += weight
         covered += tl.where((tap >= from_tap) & (tap < to_tap), weight, 0.0)
-    normalizer = tl.where(present, 1 / tl.where(total == 0, 1.0, total), 0.0)
-    return normalizer, covered * normalizer
+    return total, covered
 
 
 launch = Launcher(resample_kernel)

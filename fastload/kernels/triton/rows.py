@@ -101,20 +101,20 @@ def _accumulate(
     top, _, _, from_tap, to_tap = extent
     centre, inverse = band[0], band[1]
     begin, _ = taps_of(band, FILTER)
+    begin = tl.maximum(begin, from_tap)
     scale = distance_scale(inverse, FILTER)
     # Columns past the end have weight 0; they load the row's last word again to stay in bounds.
     source += tl.minimum(column, (end - 1) & -THREAD_COLUMNS) if WORDS else column
     distance = (begin - centre + 0.5) * scale
     blocks, weights = (), ()
     for k in tl.static_range(COUNT):
-        tap = begin - from_tap + (first + k)
-        # Rows outside of the image have weight 0; they load its first or last row to stay in bounds.
-        line = tl.minimum(tl.maximum(top + from_tap + tap, 0), last_y)
+        tap = first + k
+        # Rows past the end have weight 0; they load the image's last row to stay in bounds.
+        line = tl.minimum(top + begin + tap, last_y)
         at = line.to(stride_y.dtype) * stride_y
         for c in tl.static_range(C):
             blocks += (_load_columns(source + c * stride_c + at, end - column, WORDS),)  # type: ignore[assignment]
-        inside = tap.to(tl.uint32) < (to_tap - from_tap).to(tl.uint32)
-        weights += (filter_weights(distance + (first + k) * scale, inside, inverse, FILTER),)  # type: ignore[assignment]
+        weights += (filter_weights(distance + tap * scale, tap < to_tap - begin, inverse, FILTER),)  # type: ignore[assignment]
     for k in tl.static_range(COUNT):
         total += weights[k]
         next_sums = ()
@@ -165,7 +165,7 @@ def _multiply_add(total, weight, words, HALF: tl.constexpr, NVIDIA: tl.constexpr
 @triton.jit
 def _add_halves(total, weight, word):
     """What :func:`_add_halves_ptx` does, where inline PTX does not run."""
-    factor = (weight * HALF_WEIGHT).to(tl.float16).to(tl.float32) * HALF_BYTE
+    factor = weight.to(tl.float16).to(tl.float32) * (HALF_WEIGHT * HALF_BYTE)
     out = ()
     for p in tl.static_range(2):
         pair = tl.zeros(word.shape, tl.uint32)
@@ -182,10 +182,8 @@ def _add_halves(total, weight, word):
 @triton.jit
 def _add_halves_ptx(total, weight, word):
     """Two pairs of float16 ``total + weight * byte``, of the four bytes of a word."""
-    # The conversion of two numbers has four times the throughput of the conversion of one.
-    weight_pair = tl.inline_asm_elementwise(
-        "cvt.rn.f16x2.f32 $0, $1, $1;", "=r,f", [weight * HALF_WEIGHT], tl.uint32, is_pure=True, pack=1
-    )
+    # Two weights at a time: the conversion of two numbers has four times the throughput of the conversion of one.
+    weight_pair = tl.inline_asm_elementwise(PAIR_WEIGHTS, "=r,=r,f,f", [weight], tl.uint32, is_pure=True, pack=2)
     if total is None:
         out = tl.inline_asm_elementwise(
             BEGIN_HALVES, "=&r,=&r,r,r", [word, weight_pair], (tl.uint32, tl.uint32), is_pure=True, pack=1
@@ -198,6 +196,19 @@ def _add_halves_ptx(total, weight, word):
     return out
 
 
+# $2, $3: weights. $0, $1: for each, the pair of it twice as float16, times HALF_WEIGHT, which is 0x7800.
+PAIR_WEIGHTS = tl.constexpr("""
+{
+.reg .b16 low, high;
+.reg .b32 both, scale;
+mov.b32 scale, 0x78007800;
+cvt.rn.f16x2.f32 both, $3, $2;
+mul.rn.f16x2 both, both, scale;
+mov.b32 {low, high}, both;
+mov.b32 $0, {low, low};
+mov.b32 $1, {high, high};
+}
+""")
 # $2: four bytes. $3: a pair of equal float16 weights. $4, $5: the pairs of sums. prmt zero-extends bytes to 16 bits.
 ADD_HALVES = tl.constexpr("""
 {
