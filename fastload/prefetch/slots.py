@@ -79,9 +79,11 @@ class SlotPool:
                 with side.on(slot.consumer):
                     slot.buffer.poison()
             slot.fence = side.consumed(slot.consumer)
-            self._free.put(slot)
-            if slot.buffer is not None:
-                slot.buffer.refuse()
+            try:
+                if slot.buffer is not None:
+                    slot.buffer.refuse()  # while nobody else can have it
+            finally:
+                self._free.put(slot)
 
     def _free_slot(self, lines: LineSampler | None) -> Slot | None:
         if lines is not None and lines.is_due():

@@ -2,6 +2,7 @@
 
 import time
 from contextlib import nullcontext
+from queue import SimpleQueue
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torchvision import tv_tensors
 
 import fastload as fl
 from fastload import transforms as T
+from fastload.prefetch import slots
 from tests.batches import NumberedBatches, numbered_loader
 from tests.files import jpeg
 
@@ -198,6 +200,18 @@ def test_a_batch_that_is_held_too_long_is_refused_if_that_is_asked_for(kept, dev
             for number, batch in enumerate(loader):
                 assert number < 2 or kept not in names
                 held.append(KEPT[kept](batch))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_place_that_is_filled_at_once_is_not_taken_for_one_that_is_held(device, monkeypatch):
+    class Handing(SimpleQueue):
+        def put(self, slot):
+            super().put(slot)
+            time.sleep(0.02)  # a thread that waits for it goes on before the one that put it
+
+    monkeypatch.setattr(slots, "SimpleQueue", Handing)
+    loader = fl.PrefetchLoader(numbered_loader(samples=64), depth=1, device=device, static=fl.Static(refuse=True))
+    assert sum(1 for _ in loader) == 16
 
 
 @pytest.mark.parametrize("device", DEVICES)
