@@ -32,7 +32,7 @@ def upload_parameters(device: torch.device, *tensors: torch.Tensor) -> list[torc
     if device.type in STREAMLESS or not tensors:
         return [tensor.to(device) for tensor in tensors]
     arrays = [tensor.numpy() for tensor in tensors]
-    block = _blocks_of(device, tuple((array.dtype.str, array.shape) for array in arrays)).next()
+    block = _blocks_of(device, tuple([(array.dtype.char, array.shape) for array in arrays])).next()
     for place, array in zip(block.on_host, arrays, strict=True):
         place[...] = array
     block.copy.send()

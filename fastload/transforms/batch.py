@@ -30,8 +30,12 @@ CHANNELS = (1, 3, 4)  # sizes of the last axis by which images are recognised as
 class Batch:
     """The images of a batch, and what the transforms did that labels and targets have to follow.
 
+    Args:
+        images: a batch, one image, a list of images, or files.
+        device: where files are decoded; by default the current accelerator.
+        view_count: how many views the images are.
+
     Attributes:
-        device: where files are decoded.
         moves: how pixels moved, for each geometric transform.
         mixes: functions that mix the labels of a flattened batch as its images were mixed.
         kept: indices of the samples that were not skipped, int64 (M,); None for all.
@@ -44,7 +48,7 @@ class Batch:
 
     def __init__(self, images: Images, device: torch.device | None = None, *, view_count: int = 1) -> None:
         self.images = _as_batch(images)
-        self.device = device or torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+        self._device = device
         self.moves: list[Movement] = []
         self.mixes: list[Callable[[Tree], Tree]] = []
         self.kept: torch.Tensor | None = None
@@ -58,6 +62,11 @@ class Batch:
     def __len__(self) -> int:
         """The number of samples."""
         return 1 if isinstance(self.images, torch.Tensor) and is_single(self.images) else len(self.images)
+
+    @property
+    def device(self) -> torch.device:
+        """Where files are decoded."""
+        return self._device or torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
     @property
     def is_empty(self) -> bool:
@@ -102,9 +111,9 @@ class Batch:
             return [self]
         images = self._pixels
         if isinstance(images, torch.Tensor):
-            return [Batch(view, self.device) for view in images.chunk(self.view_count)]
+            return [Batch(view, self._device) for view in images.chunk(self.view_count)]
         rows = torch.arange(len(images)).chunk(self.view_count)
-        return [Batch(images.take(view), self.device) for view in rows]
+        return [Batch(images.take(view), self._device) for view in rows]
 
     def result(self) -> Any:
         """The images; a list if their sizes differ; a list of these if there are several views."""
