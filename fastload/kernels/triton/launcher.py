@@ -67,7 +67,7 @@ def _kind(argument: Any) -> object:
     if isinstance(argument, float):
         return float
     if isinstance(argument, tuple):
-        return tuple([_kind(each) for each in argument])
-    if argument is None or isinstance(argument, int) or not isinstance(argument, torch.Tensor):
-        return argument
-    return argument.dtype, argument.data_ptr() % ALIGNMENT == 0
+        return tuple(map(_kind, argument))
+    if argument is not None and isinstance(argument, torch.Tensor):
+        return argument.dtype, argument.data_ptr() % ALIGNMENT == 0
+    return argument
