@@ -63,6 +63,7 @@ class EncodedImages:
         container: ``list`` or ``tuple`` if images are to come in one, and not as a batch where their sizes agree.
         is_lent: whether other files get the block's memory once these are decoded.
         beside: what is known of the batch that they were collated with; None for nothing.
+        layout_at: where in ``block``, behind the files, a ``DecodedLayout`` is written; None if it is not.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class EncodedImages:
         container: type[list[Any]] | type[tuple[Any, ...]] | None = None,
         turned: dict[int, int] | None = None,
         beside: Beside | None = None,
+        layout_at: int | None = None,
         *,
         is_lent: bool = False,
     ) -> None:
@@ -85,6 +87,7 @@ class EncodedImages:
         self.container = container
         self.turned = turned or {}
         self.beside = beside
+        self.layout_at = layout_at
         self.is_lent = is_lent
 
     def __copy__(self) -> EncodedImages:
@@ -92,7 +95,7 @@ class EncodedImages:
         return EncodedImages(self.block, self.table, *self._rest(), is_lent=self.is_lent)
 
     def _rest(self) -> tuple[Any, ...]:
-        return self.names, self.problems, self.container, self.turned, self.beside
+        return self.names, self.problems, self.container, self.turned, self.beside, self.layout_at
 
     def __getstate__(self) -> dict[str, Any]:
         block = self.block.clone()  # of a view, PyTorch would pickle all of the memory behind it

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from fastload.data.block import Block
+from fastload.data.decoded_layout import DecodedLayout
 from fastload.data.encoded import CHANNELS, EncodedImages, Kind
 from fastload.data.files import name, read_into
 from fastload.data.jpeg_header import scan
@@ -81,7 +82,9 @@ def pack(
             turned[index] = content.turned
     _size_like_neighbours(rows, most_bytes)
     names = list(names or [name(file, index) for index, file in enumerate(files)])
-    return EncodedImages(block.finished(), torch.tensor(rows), names, problems, turned=turned)
+    table = torch.tensor(rows)
+    layout_at = block.put(DecodedLayout.of_table(table.numpy()).written())
+    return EncodedImages(block.finished(), table, names, problems, turned=turned, layout_at=layout_at)
 
 
 def _size_like_neighbours(rows: list[list[int]], most_bytes: int) -> None:

@@ -12,10 +12,9 @@ import warnings
 from concurrent.futures import wait
 from functools import cache
 
-import numpy as np
 import torch
 
-from fastload.decode.files import Files
+from fastload.data.jpegs import Jpegs
 from fastload.decode.helper import Helper
 from fastload.decode.nvjpeg import HARDWARE, DecodingError, Library, State, library
 from fastload.environment import FEW_QUEUES
@@ -47,32 +46,19 @@ class Engines:
             nvjpeg.call("nvjpegCreateEx", HARDWARE, None, None, 0, ctypes.byref(self._handle))
             self._states = State(nvjpeg, self._handle), State(nvjpeg, self._handle)
 
-    def decode(
-        self,
-        addresses: np.ndarray,
-        lengths: np.ndarray,
-        planes: np.ndarray,
-        pitches: np.ndarray,
-        stream: int,
-        helper: Helper | None = None,
-    ) -> None:
-        """Hand N files to the engines; work queued on ``stream`` afterwards sees the pixels.
+    def decode(self, files: Jpegs, stream: int, helper: Helper | None = None) -> None:
+        """Hand files to the engines; work queued on ``stream`` afterwards sees the pixels.
 
         The engines do not wait for ``stream``: no queued work may still use the planes.
 
         Args:
-            addresses: of the files on the host, uint64 (N,), in one block, which must be kept until ``stream`` has
-                passed this call.
-            lengths: in bytes, uint64 (N,).
-            planes: addresses on the device of red, green and blue, uint64 (N, 3).
-            pitches: bytes from one row to the next, uint64 (N,).
+            files: whose memory on the host, one block, must be kept until ``stream`` has passed this call.
             stream: the handle of the CUDA stream that is current.
             helper: a second thread, which this batch or a later one needs.
 
         Raises:
             DecodingError: a file is bad; the pixels of all files are undefined.
         """
-        files = Files.of(addresses, lengths, planes, pitches)
         with self._lock, torch.cuda.device(self._device):
             self._done.wait()
             try:
@@ -80,7 +66,7 @@ class Engines:
             finally:
                 self._done = fence_on_current_stream(self._device)
 
-    def _decode(self, files: Files, stream: int, helper: Helper | None) -> None:
+    def _decode(self, files: Jpegs, stream: int, helper: Helper | None) -> None:
         first, second = self._states
         has_grown = first.prepare(files, stream, self._wait)
         if helper is not None and (has_grown or helper.is_needed):
@@ -92,7 +78,7 @@ class Engines:
         first.set_batch(len(files))
         first.decode(files, stream)
 
-    def _decode_by_two(self, files: Files, mine: Files, others: Files, stream: int, helper: Helper) -> None:
+    def _decode_by_two(self, files: Jpegs, mine: Jpegs, others: Jpegs, stream: int, helper: Helper) -> None:
         try:
             self._decode_halves(mine, others, stream, helper)
         except DecodingError:
@@ -100,7 +86,7 @@ class Engines:
             self._decode(files, stream, None)  # raises it again if a file is bad
             self._is_helped = False
 
-    def _decode_halves(self, mine: Files, others: Files, stream: int, helper: Helper) -> None:
+    def _decode_halves(self, mine: Jpegs, others: Jpegs, stream: int, helper: Helper) -> None:
         first, second = self._states
         first.set_batch(len(mine))
         second.set_batch(len(others))
@@ -115,7 +101,7 @@ class Engines:
             wait([helped])
         helped.result()
 
-    def _help(self, half: Files, stream: int) -> None:
+    def _help(self, half: Jpegs, stream: int) -> None:
         interrupt_cores().leave()
         with torch.cuda.device(self._device):
             self._states[1].decode(half, stream)

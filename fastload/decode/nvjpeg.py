@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from fastload.decode.files import Files
+from fastload.data.jpegs import Jpegs
 from fastload.decode.room import NO_ROOM
 
 __all__ = ["DecodingError", "Library", "State", "library"]
@@ -69,7 +69,7 @@ class State:
         self._room = NO_ROOM
         library.call("nvjpegJpegStateCreate", handle, ctypes.byref(self._state))
 
-    def prepare(self, files: Files, stream: int, wait: Callable[[], object]) -> bool:
+    def prepare(self, files: Jpegs, stream: int, wait: Callable[[], object]) -> bool:
         """Let buffers grow for as many files as these, as long and as large; return whether they had to.
 
         ``wait`` waits for what was queued on ``stream``.
@@ -94,7 +94,7 @@ class State:
             self._library.call("nvjpegDecodeBatchedInitialize", self._handle, self._state, size, 1, RGB)
             self._batch = size
 
-    def decode(self, files: Files, stream: int) -> None:
+    def decode(self, files: Jpegs, stream: int) -> None:
         """Queue the decoding of as many files as :meth:`set_batch` has said."""
         addresses = (ctypes.c_void_p(array.ctypes.data) for array in files.arrays)
         try:

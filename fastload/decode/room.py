@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fastload.decode.files import Files
+from fastload.data.jpegs import Jpegs
 
 __all__ = ["NO_ROOM", "Room"]
 
@@ -30,13 +30,13 @@ class Room:
 
     Attributes:
         lengths: bytes of a file, int64 (N,) for batches of at most N files.
-        sizes: of an image, as in ``Files.sizes``, int64 (3, N).
+        sizes: of an image, as in ``Jpegs.sizes``, int64 (3, N).
     """
 
     lengths: np.ndarray
     sizes: np.ndarray
 
-    def holds(self, files: Files) -> bool:
+    def holds(self, files: Jpegs) -> bool:
         """Whether no buffer has to grow for these files, but for the few that are long or large."""
         if len(files) > len(self.lengths):
             return False
@@ -44,7 +44,7 @@ class Room:
         has_room &= (files.sizes <= self.sizes[:, : len(files)]).all(axis=0)
         return bool(has_room.all() or (has_room | _is_long(files) | _is_large(files)).all())
 
-    def larger(self, files: Files) -> tuple[Room, list[Files]]:
+    def larger(self, files: Jpegs) -> tuple[Room, list[Jpegs]]:
         """The room for files like these, and the batches that nvJPEG has to decode before them to have it."""
         sizes = np.where(_is_long(files) | _is_large(files), 0, files.sizes)
         longer, largest = _longer_lengths(files), dict.fromkeys(_first_largest(files, each) for each in sizes)
@@ -57,7 +57,7 @@ class Room:
 NO_ROOM = Room(np.zeros(0, dtype=np.int64), np.zeros((3, 0), dtype=np.int64))
 
 
-def _first_largest(files: Files, sizes: np.ndarray) -> int:
+def _first_largest(files: Jpegs, sizes: np.ndarray) -> int:
     """Which file has the largest image; of several the first in memory, behind which most of it lies."""
     largest = np.flatnonzero(sizes == sizes.max())
     return int(largest[files.addresses[largest].argmin()])
@@ -73,18 +73,18 @@ def _more(known: np.ndarray, now: np.ndarray) -> np.ndarray:
     return greater
 
 
-def _is_long(files: Files) -> np.ndarray:
+def _is_long(files: Jpegs) -> np.ndarray:
     is_long: np.ndarray = files.lengths > LONG * files.lengths.mean()
     return is_long
 
 
-def _is_large(files: Files) -> np.ndarray:
+def _is_large(files: Jpegs) -> np.ndarray:
     planes = files.sizes[0]
     is_large: np.ndarray = planes > LARGE * planes.mean()
     return is_large
 
 
-def _longer_lengths(files: Files) -> np.ndarray:
+def _longer_lengths(files: Jpegs) -> np.ndarray:
     """For each place of a batch a length that its files seldom have in later ones."""
     places = np.arange(len(files))
     further_up = np.maximum(places - len(files) // FURTHER_UP, _is_long(files).sum())

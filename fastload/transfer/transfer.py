@@ -91,7 +91,10 @@ class Transfer:
         size = len(files.block)
         block = self._pool.acquire(size)
         memcpy([(block.data_ptr(), files.block.data_ptr(), size)], self._pool.threads, least=FILES_PIECE)
-        return PinnedFiles(EncodedImages(block[:size], files.table, files.names, files.problems, is_lent=True), block)
+        copied = EncodedImages(
+            block[:size], files.table, files.names, files.problems, layout_at=files.layout_at, is_lent=True
+        )
+        return PinnedFiles(copied, block)
 
     def unpin(self, pinned: PinnedFiles, read: Fence) -> None:
         """Use the memory for others once the device has passed ``read``, behind the decoding."""

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from fastload.data.jpegs import Jpegs
 from fastload.decode import engines
 from fastload.decode.engines import WORTH_TWO
 from fastload.decode.helper import Helper
 from fastload.decode.nvjpeg import DecodingError, State
 from fastload.streams import DoneFence
-from tests.decode.test_files import batch
+from tests.data.test_jpegs import batch
 
 BATCH = batch([9000] * 16, heights=[375] * 16, widths=[500] * 16)
 
@@ -135,7 +136,7 @@ class Hardware(engines.Engines):
         self.library.calls.clear()
         planes = np.arange(3) * 128 * height + np.zeros((count, 1), int)
         arrays = np.full(count, 2**20), np.full(count, 9000), planes, np.full(count, 128)
-        self.decode(*(array.astype(np.uint64) for array in arrays), 0, helper)
+        self.decode(Jpegs.of(*arrays), 0, helper)
         return self.library.calls
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastload.decode.room import LARGE, LONG, MARGIN, NO_ROOM
-from tests.decode.test_files import batch
+from tests.data.test_jpegs import batch
 
 USUAL = {"heights": [375] * 16, "widths": [500] * 16}
 

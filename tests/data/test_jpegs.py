@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastload.decode.files import PLANES, Files
+from fastload.data.jpegs import PLANES, Jpegs
 
 MiB = 2**20
 
@@ -18,14 +18,14 @@ def batch(lengths, heights, widths, gap=0):
     starts = np.cumsum(3 * planes) - 3 * planes
     addresses = MiB + np.cumsum(lengths + gap) - lengths - gap
     channels = starts[:, None] + planes[:, None] * np.arange(3)
-    return Files.of(*(each.astype(np.uint64) for each in (addresses, lengths, channels, pitches)))
+    return Jpegs.of(addresses, lengths, channels, pitches)
 
 
 @given(st.lists(st.integers(1, 2**40), min_size=2, max_size=50))
 def test_halves_have_each_file_once_the_longest_first(lengths):
     count = len(lengths)
     addresses, planes = np.arange(count), np.arange(3 * count).reshape(count, 3)
-    whole = Files.of(addresses, np.array(lengths, dtype=np.uint64), planes, 100 + addresses)
+    whole = Jpegs.of(addresses, np.array(lengths), planes, 100 + addresses)
     halves = whole.halves()
     assert [len(half) for half in halves] == [count - count // 2, count // 2]
     assert sorted(address for half in halves for address in half.addresses) == addresses.tolist()
