@@ -190,7 +190,7 @@ def tell_files(files: EncodedImages, beside: Beside, samples: Sequence[Any], mos
     for index in files.problems:
         height, width = next(_canvases(samples[index]), (0, 0))
         if 0 < CHANNELS * height * width <= left:  # a black image in the place of the bad one is to fit them
-            files.table[index, 2:4] = torch.tensor((height, width))
+            files.resize_bad(index, height, width)
             left -= CHANNELS * height * width
 
 

@@ -119,6 +119,12 @@ class EncodedImages:
         offset, length = self.table[index, :2].tolist()
         return self.block[offset : offset + length]
 
+    def resize_bad(self, index: int, height: int, width: int) -> None:
+        """Say of a bad file which size the black image has that may take its place."""
+        self.table[index, 2] = height
+        self.table[index, 3] = width
+        self.layout_at = None  # what is written there has the size of before
+
     def is_pinned(self) -> bool:
         """Whether the block lies in pinned memory."""
         return self.block.is_pinned()

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
+from torchvision.tv_tensors import BoundingBoxes
 
 from fastload.data.collate import collate
 from fastload.data.decoded_layout import DecodedLayout
@@ -68,6 +69,13 @@ def test_each_jpeg_is_decoded_to_its_image():
         assert length == files.table[index, 1]
         assert handed == [*(10**9 + start + plane * channel for channel in range(CHANNELS)), 0, *[pitch] * CHANNELS, 0]
         assert pixel == 1
+
+
+def test_a_bad_file_has_the_size_that_its_targets_tell():
+    """They are known when the files are packed already."""
+    boxes = [BoundingBoxes([[1, 2, 3, 4]], format="XYXY", canvas_size=size) for size in ((90, 70), (20, 30))]
+    files, _ = collate(list(zip([b"no image", jpeg(20, 30)], boxes, strict=True)))
+    assert DecodedLayout.of(files).images[:, 1:3].tolist() == files.sizes.tolist() == [[90, 70], [20, 30]]
 
 
 def test_it_is_read_as_it_was_written():
