@@ -81,12 +81,12 @@ class DecodeBuffer:
         """Images that workers decoded, neighbours as one run: its slice of the files' block, and its start in this."""
         if not self.layout.decoded:
             return
-        table, rows = self.files.table.numpy(), self._rows_of(Kind.PIXELS)
-        starts = self.layout.images[rows, 0]
-        gap = starts - table[rows, 0]
-        for run in np.split(np.arange(len(rows)), np.flatnonzero((np.diff(rows) > 1) | (np.diff(gap) != 0)) + 1):
-            first, last = rows[run[0]], rows[run[-1]]
-            yield slice(int(table[first, 0]), int(table[last, 0] + table[last, 1])), int(starts[run[0]])
+        table, starts = self.files.table.numpy(), self.layout.images[:, 0]
+        rows = self._rows_of(Kind.PIXELS)
+        gap = starts[rows] - table[rows, 0]
+        for run in np.split(rows, np.flatnonzero((np.diff(rows) > 1) | (np.diff(gap) != 0)) + 1):
+            first, last = run[0], run[-1]
+            yield slice(int(table[first, 0]), int(table[last, 0] + table[last, 1])), int(starts[first])
 
     def decode(self, helper: Helper | None = None) -> None:
         """Decode the JPEG files on the device: on its JPEG engines, or by a library where there are none.
