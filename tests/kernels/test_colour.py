@@ -421,6 +421,14 @@ def test_the_kernel_draws_the_references_noise(device):
     torch.testing.assert_close(kernel(images, epilogue)[0].cpu(), expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("device", HERE)
+@pytest.mark.parametrize("layout", [torch.Tensor.contiguous, Ragged.of])
+def test_a_byte_becomes_the_float_nearest_to_its_share_of_255(device, layout):
+    levels = torch.arange(256, dtype=torch.uint8, device=device).view(1, 1, 16, 16)
+    out = kernel(layout(levels), Epilogue(dtype=torch.float32))[0]
+    assert torch.equal(out[0].flatten().cpu().double(), (torch.arange(256).double() / 255).float().double())
+
+
 # What is refused
 
 IMAGES = torch.zeros(1, 3, 4, 4)

@@ -40,6 +40,8 @@ RAGGED_LAUNCH = {"num_warps": 4}
 MIX_REGISTERS = {"maxnreg": 96}  # on NVIDIA: almost only the noise spills
 MIX_PROGRAMS_PER_SM = 10  # occupancy with MIX_REGISTERS: programs on a multiprocessor
 DEFAULT_WALK = 4  # images of a program that mixes, on a device whose occupancy is unknown
+# 3 * byte times this is byte / 255, correctly rounded: thresholds are often k / 255. A division is slow.
+THIRD_OF_255TH = tl.constexpr(1 / 765)
 
 
 @triton.jit(do_not_specialize=["walk"])
@@ -179,7 +181,7 @@ def _load_and_apply(source, stride_c, inside, n, pixels, y, x, rows, parameters,
     for c in tl.static_range(C):
         value = read[c].to(tl.float32)  # type: ignore[var-annotated]
         if source.dtype.element_ty == tl.uint8:
-            value = tl.math.div_rn(value, 255.0)  # correctly rounded: thresholds are often k / 255
+            value = value * 3.0 * THIRD_OF_255TH
         values += (value,)
     return apply_loaded(values, loaded, n, y, x, program, previous, affine, erase, seeds)
 
