@@ -123,7 +123,7 @@ def apply_loaded(values, loaded, n, y, x, program, previous, affine, erase, seed
 def rounded(value, DTYPE: tl.constexpr):
     """Convert to the stored dtype; uint8 stores 255 x, clamped and rounded to nearest."""
     if DTYPE == tl.uint8:  # noqa: SIM300  (no constant, though in capitals)
-        value = tl.floor(tl.minimum(tl.maximum(value * 255, 0.0), 255.0) + 0.5)
+        value = tl.minimum(tl.maximum(value * 255, 0.0), 255.0) + 0.5  # the conversion cuts off the rest
     return value.to(DTYPE)
 
 

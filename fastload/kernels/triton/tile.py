@@ -13,6 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
+from fastload.kernels.triton.epilogue import rounded
+
 __all__ = ["launch", "locate", "offset", "read", "write"]
 
 ROWS, COLUMNS = 8, 128
@@ -55,9 +57,7 @@ def read(images, at, inside):
 @triton.jit
 def write(out, at, values, inside):
     """Store values from 0 to 1 in the output's dtype."""
-    if out.dtype.element_ty == tl.uint8:
-        values = tl.floor(tl.minimum(tl.maximum(values * 255, 0.0), 255.0) + 0.5)
-    tl.store(out + at, values.to(out.dtype.element_ty), inside)
+    tl.store(out + at, rounded(values, out.dtype.element_ty), inside)
 
 
 def launch(kernel: Any, images: torch.Tensor, out: torch.Tensor, *parameters: Any, **constants: Any) -> None:
