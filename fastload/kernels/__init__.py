@@ -134,7 +134,7 @@ def resample(
 def colour(images: torch.Tensor | Ragged, epilogue: Epilogue) -> tuple[torch.Tensor | Ragged, torch.Tensor | None]:
     """Run an epilogue on images: colour operations, normalise, erase, mix and round, in one pass.
 
-    >>> program = ColourProgram(torch.tensor([[[Op.INVERT, 0.0]]]), torch.tensor([[0, 1]], dtype=torch.int32))
+    >>> program = ColourProgram(torch.tensor([[[Op.INVERT, 0.0]]]))
     >>> colour(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), Epilogue(program=program))[0]
     tensor([[[[255,   0]]]], dtype=torch.uint8)
 

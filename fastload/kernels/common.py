@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from fastload.kernels.spec import END, Epilogue, Op
+from fastload.kernels.spec import Epilogue
 from fastload.structure.ragged import Ragged
 
 __all__ = [
@@ -125,7 +125,8 @@ def check_colour(images: torch.Tensor | Ragged, epilogue: Epilogue) -> None:
         )
     if epilogue.mix is not None and isinstance(images, Ragged):
         raise ValueError("images of different sizes cannot be mixed; got epilogue.mix: crop or resize them first")
-    if epilogue.previous is None and _needs_statistics(epilogue):
+    program = epilogue.program
+    if epilogue.previous is None and program is not None and program.needs_statistics(epilogue.part):
         raise ValueError(
             f"part {epilogue.part} of epilogue.program has contrast or autocontrast; got epilogue.previous None: give "
             "what the pass before returned, with epilogue.statistics set"
@@ -143,13 +144,6 @@ def _check_channels(epilogue: Epilogue, channels: int) -> None:
         raise ValueError(
             f"epilogue.scale and bias go together; got {epilogue.scale} and {epilogue.bias}: give both or none"
         )
-
-
-def _needs_statistics(epilogue: Epilogue) -> bool:
-    if epilogue.program is None:
-        return False
-    codes = epilogue.program.parts[epilogue.part].numpy()[..., 0]
-    return bool(codes.max(initial=END) >= float(Op.CONTRAST))
 
 
 def _join(allowed: tuple[object, ...]) -> str:

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 import torch
 
-__all__ = ["END", "ColourProgram", "Epilogue", "Erase", "Mix", "Op"]
-
-WIDTH = 4  # of a part's list of operations, or a multiple of it
-END = -1  # the code that ends an image's list of operations
-END_ROW = np.array([END, 0], dtype=np.float32).view(np.int64)[0]
+__all__ = ["FIRST_WITH_STATISTICS", "ColourProgram", "Epilogue", "Erase", "Mix", "Op"]
 
 
 class Op(IntEnum):
@@ -37,47 +33,61 @@ class Op(IntEnum):
     AUTOCONTRAST = 10  # greatest span of a channel that stays as it is; needs each channel's minimum and maximum
 
 
+END = max(Op) + 1  # the code that ends an image's list of operations for the kernels
+FIRST_WITH_STATISTICS = float(Op.CONTRAST)  # NumPy takes 4 µs to see that an enumeration's member is a number
+
+
 @dataclass(frozen=True)
 class ColourProgram:
-    """A list of colour operations for each image, split into parts that run in one pass each.
+    """A list of colour operations for each image, in parts that run in one pass each.
 
-    A new part begins before each operation that needs statistics: the pass before it computes them. So such an
-    operation is the first of its part, and part 0 has none.
+    >>> program = ColourProgram(torch.tensor([[[Op.INVERT, 0.0], [Op.CONTRAST, 0.5]]]))
+    >>> program.parts, program.of(0, part=1)
+    (2, [(9.0, 0.5)])
+
+    A new part begins at each operation that needs statistics: the pass before it computes them. So such an operation is
+    the first of its part, and part 0 has none.
 
     Attributes:
-        ops: float32 (N, S, 2) on the CPU: for each image, up to S rows (code, amount); see :class:`Op`.
-        bounds: int32 (N, P + 1) on the CPU: part p of image n is ``ops[n, bounds[n, p]:bounds[n, p + 1]]``.
+        ops: float32 (N, S, 2) on the CPU: S rows (code, amount) for each image; see :class:`Op`.
     """
 
     ops: torch.Tensor
-    bounds: torch.Tensor
 
     @cached_property
-    def parts(self) -> list[torch.Tensor]:
-        """Each part's operations, float32 (N, L, 2): behind each image's stands ``END``.
+    def parts(self) -> int:
+        """How many parts the image with most has, at least one."""
+        # NumPy is fastest along the images.
+        needs_statistics = np.ascontiguousarray(self.ops.numpy()[..., 0].T) >= FIRST_WITH_STATISTICS
+        return 1 + int(np.add.reduce(needs_statistics, dtype=np.int32).max(initial=0))
 
-        L is 1 if there are none, else a multiple of ``WIDTH``, so that batches have parameters of few shapes.
-        """
-        ops, bounds = self.ops.numpy(), self.bounds.numpy().T.astype(np.int64, order="C")
-        starts, stops = bounds[:-1, None], bounds[1:, None]
-        longest = (stops - starts).max(axis=(1, 2), initial=0).tolist()
-        images, slots = ops.shape[:2]
-        # NumPy is fastest along the images, and on all parts at once. Code and amount are moved as one number.
-        every = np.full((slots + 1, images), END_ROW)
-        every[:slots] = np.ascontiguousarray(ops).view(np.int64)[..., 0].T
-        slot = starts + _slots(max(longest, default=0))
-        place = np.where(slot < stops, slot, slots)
-        place *= images
-        place += np.arange(images)
-        rows = np.ascontiguousarray(every.ravel().take(place).swapaxes(1, 2))
-        parts = torch.from_numpy(rows[..., None].view(np.float32)).unbind()
-        return [part if length else part[:, :1].contiguous() for part, length in zip(parts, longest, strict=True)]
+    @cached_property
+    def ended(self) -> torch.Tensor:
+        """``ops`` with ``END`` behind each image's, float32 (N, S + 1, 2), as the kernels read them."""
+        images, slots = self.ops.shape[:2]
+        rows = np.empty((images, slots + 1, 2), dtype=np.float32)
+        rows[:, :slots] = self.ops.numpy()
+        rows[:, slots] = END, 0
+        return torch.from_numpy(rows)
 
+    def of(self, image: int, part: int) -> list[tuple[float, float]]:
+        """The codes and amounts of an image's operations in a part."""
+        operations, number = [], 0
+        for code, amount in self.ops[image].tolist():
+            number += code >= FIRST_WITH_STATISTICS
+            if number == part:
+                operations.append((code, amount))
+        return operations
 
-@lru_cache(maxsize=16)
-def _slots(longest: int) -> np.ndarray:
-    """Places in a part's list, (L, 1), for so many operations and ``END``."""
-    return np.arange(-(-(longest + 1) // WIDTH) * WIDTH if longest else 1)[:, None]
+    def needs_statistics(self, part: int) -> bool:
+        """Whether an image has an operation in this part that does."""
+        return 0 < part < self.parts
+
+    def is_empty(self, part: int) -> bool:
+        """Whether no image has an operation in this part."""
+        if part > 0:
+            return part >= self.parts
+        return bool((self.ops.numpy()[:, :1, 0] >= FIRST_WITH_STATISTICS).all())
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastload.kernels.spec import ColourProgram, Epilogue, Op
+from fastload.kernels.spec import FIRST_WITH_STATISTICS, ColourProgram, Epilogue, Op
 from fastload.structure.ragged import Ragged
 from fastload.transforms.decode import DecodeJpeg
 from fastload.transforms.for_each_image import is_for_each_image
@@ -235,9 +235,10 @@ class _Trace(LazyImages):
         return names + (self._finishers if is_last else [])
 
     def _colourers_of(self, program: ColourProgram, part: int) -> list[str]:
-        ops, bounds, slots = program.ops.numpy(), program.bounds.numpy(), np.arange(len(self._colourers))
-        used = (bounds[:, part, None] <= slots) & (slots < bounds[:, part + 1, None]) & (ops[..., 0] != Op.NONE)
-        return [self._colourers[slot] for slot in np.flatnonzero(used.any(0))]
+        codes = program.ops.numpy()[..., 0]
+        part_of = (codes >= FIRST_WITH_STATISTICS).cumsum(axis=1)
+        used = (part_of == part) & (codes != Op.NONE)
+        return [self._colourers[slot] for slot in np.flatnonzero(used.any(axis=0))]
 
     def _like(self, size: Size, dtype: torch.dtype) -> Pixels:
         channels = self._channel_count

@@ -263,12 +263,9 @@ class LazyImages:
         if (simple := self._run_simple(last=last)) is not None:
             return simple
         program = self._program()
-        parts = 1 if program is None else program.bounds.shape[1] - 1
-        passes = max(parts, 2 if self._mix is not None and self._geometry is not None else 1)
-        if program is not None and passes > parts:
-            bounds = program.bounds.numpy()
-            program = ColourProgram(program.ops, torch.from_numpy(np.concatenate([bounds, bounds[:, -1:]], axis=1)))
-        images, epilogues = self.images, self._epilogues(program, parts, passes, last=last)
+        least = 2 if self._mix is not None and self._geometry is not None else 1
+        passes = least if program is None else max(program.parts, least)
+        images, epilogues = self.images, self._epilogues(program, passes, last=last)
         for part, epilogue in enumerate(epilogues):
             if part == 0 and self._geometry is not None:
                 images, statistics = self._resample(images, self._geometry, epilogue)
@@ -292,12 +289,12 @@ class LazyImages:
             return None
         return self._mirror(images, mirrored)
 
-    def _epilogues(self, program: ColourProgram | None, parts: int, passes: int, *, last: bool) -> tuple[Epilogue, ...]:
+    def _epilogues(self, program: ColourProgram | None, passes: int, *, last: bool) -> tuple[Epilogue, ...]:
         """Those of all passes, but for the statistics that each gets from the pass before."""
         epilogues: tuple[Epilogue, ...] = (self._last_epilogue(program, passes - 1, last=last),)
         for part in reversed(range(passes - 1)):
-            # Each part but the first begins with an operation that needs statistics, in some image.
-            one = Epilogue(self.store, program=program, part=part, statistics=part + 1 < parts, following=epilogues)
+            statistics = program is not None and program.needs_statistics(part + 1)
+            one = Epilogue(self.store, program=program, part=part, statistics=statistics, following=epilogues)
             epilogues = (one, *epilogues)
         return epilogues
 
@@ -318,7 +315,7 @@ class LazyImages:
             return None
         recorded = [ops.numpy() for ops in self._ops]
         ops = recorded[0] if len(recorded) == 1 else np.concatenate(recorded, axis=1)
-        return ColourProgram(torch.from_numpy(ops), torch.from_numpy(_bounds(ops[..., 0])))
+        return ColourProgram(torch.from_numpy(ops))
 
     # Calls of kernels, which a dry run (explain.py) overrides
 
@@ -450,17 +447,3 @@ def _affine(
 def _channels(values: tuple[float, ...], like: int | tuple[float, ...]) -> tuple[float, ...]:
     count = like if isinstance(like, int) else len(like)
     return values * count if len(values) == 1 else values
-
-
-def _bounds(codes: np.ndarray) -> np.ndarray:
-    """Where each image's program is split in parts, int32 (N, P + 1): before each operation that needs a statistic."""
-    images, slots = codes.shape
-    needs_statistic = np.ascontiguousarray(codes.T) >= float(Op.CONTRAST)  # NumPy is fastest along the images
-    part = needs_statistic.cumsum(0, dtype=np.int32)  # of each operation
-    parts = int(part[-1].max()) + 1 if images and slots else 1
-    bounds = np.full((parts + 1, images), slots, dtype=np.int32)
-    bounds[0] = 0
-    for number in range(1, parts):
-        np.sum(part < number, axis=0, out=bounds[number])
-    of_images: np.ndarray = bounds.T
-    return of_images

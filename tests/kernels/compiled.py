@@ -13,7 +13,7 @@ from triton.compiler import ASTSource
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from fastload.kernels.spec import Epilogue, Erase
+from fastload.kernels.spec import ColourProgram, Epilogue, Erase, Op
 from fastload.kernels.triton.colour import _batch_kernel, _ragged_kernel
 from fastload.kernels.triton.normalize import _groups_kernel, _pixels_kernel
 from fastload.kernels.triton.resample import resample as launch_resample
@@ -47,10 +47,10 @@ def normalize():
 
 
 def colour():
-    def options(channels, asked):
+    def options(channels, asked, *part):
         numbers, coloured = ("fp32",) * channels, asked and channels != 4
         return {
-            "program": ("*fp32", "i32") if coloured else None,
+            "program": ("*fp32", "i32", *part) if coloured else None,
             "previous": "*i64" if coloured else None,
             "affine": (numbers, numbers) if asked else None,
             "erase": ("*i32", numbers, numbers) if asked else None,
@@ -65,7 +65,7 @@ def colour():
         mix = ("*i32", "*i32", "*fp32", "*fp32") if asked else None
         constants = {"C": channels, "P": pixels, "DTYPE": dtype, "LAST_OUT": last}
         constants |= {"RANGES": True, "COUNT": 64, "OVERLAPS": True, "NVIDIA": True}
-        types = options(channels, asked) | {"mix": mix, "images": "*u8", "out": out}
+        types = options(channels, asked, "i32") | {"mix": mix, "images": "*u8", "out": out}
         compile_source(_batch_kernel, types, constants)
     for channels, asked in variants((1, 3, 4), YES_AND_NO, ways=1):
         constants = {"C": channels, "RANGES": True, "BLOCK": 512, "DTYPE_IN": tl.uint8, "DTYPE": tl.float16}
@@ -114,7 +114,8 @@ def resample():
     for dtype, interpolation in zip((torch.float16, torch.float32), ("bicubic", "nearest"), strict=True):
         launch(image.to(dtype), inside, interpolation=interpolation, clip=interpolation == "bicubic")
     erase = Erase(torch.tensor([[1, 1, 4, 4]], dtype=torch.int32), torch.tensor([7]), (1.0,) * 3, (0.0,) * 3)
-    launch(image, inside, epilogue=Epilogue(dtype=torch.float16, erase=erase))
+    program = ColourProgram(torch.tensor([[[Op.INVERT, 0.0], [Op.CONTRAST, 0.5]]]))
+    launch(image, inside, epilogue=Epilogue(dtype=torch.float16, erase=erase, program=program))
 
 
 if __name__ == "__main__":

@@ -60,17 +60,13 @@ def amount(op, generator):
 
 
 def program(rows):
-    """Each image's operations, as many for all, cut before those that need a statistic."""
-    ops = torch.tensor(rows, dtype=torch.float32)
-    needs = ops[..., 0] >= Op.CONTRAST
-    parts = int(needs.sum(1).max()) + 1
-    starts = [(needs.cumsum(1) < part).sum(1) for part in range(parts)]
-    return ColourProgram(ops, torch.stack([*starts, torch.full((len(ops),), ops.shape[1])], dim=1).int())
+    """Each image's operations, as many for all."""
+    return ColourProgram(torch.tensor(rows, dtype=torch.float32))
 
 
 def run(colour, images, epilogue, between=torch.float32):
     """All parts of the program, a pass each; everything else in the last pass."""
-    parts = 1 if epilogue.program is None else epilogue.program.bounds.shape[1] - 1
+    parts = 1 if epilogue.program is None else epilogue.program.parts
     previous = None
     for part in range(parts - 1):
         step = Epilogue(program=epilogue.program, part=part, statistics=True, previous=previous, dtype=between)
@@ -432,7 +428,7 @@ def test_a_byte_becomes_the_float_nearest_to_its_share_of_255(device, layout):
 # What is refused
 
 IMAGES = torch.zeros(1, 3, 4, 4)
-CONTRAST_LAST = ColourProgram(torch.tensor([[[Op.CONTRAST, 0.5]]]), torch.tensor([[0, 0, 1]], dtype=torch.int32))
+CONTRAST_LAST = ColourProgram(torch.tensor([[[Op.CONTRAST, 0.5]]]))
 NO_BOX = torch.zeros(1, 4, dtype=torch.int32)
 MIX = Mix(torch.zeros(1, dtype=torch.int32), NO_BOX, torch.ones(1), torch.ones(1))
 

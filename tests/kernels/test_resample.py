@@ -274,8 +274,8 @@ def test_a_crop_that_reaches_outside_is_torchvisions_pad_and_crop(device):
 def test_values_are_finished(device):
     images = Ragged.of([picture(24, 40, seed=seed).to(device) for seed in range(3)])
     windows = torch.cat([window((0, 5, 20, 32), (35, 40))] * 3)
-    ops = torch.tensor([[[Op.BRIGHTNESS, 1.4], [Op.SATURATION, 0.5], [Op.CONTRAST, 1.5]]] * 3)
-    program = ColourProgram(ops, torch.tensor([[0, 2, 3], [1, 2, 3], [0, 0, 3]], dtype=torch.int32))
+    bright, pale, contrast, none = [Op.BRIGHTNESS, 1.4], [Op.SATURATION, 0.5], [Op.CONTRAST, 1.5], [Op.NONE, 0.0]
+    program = ColourProgram(torch.tensor([[bright, pale, contrast], [none, pale, contrast], [contrast, pale, bright]]))
     boxes = torch.tensor([[5, 5, 28, 30], [0, 0, 0, 0], [30, 35, 5, 5]], dtype=torch.int32)
     erase = Erase(boxes, torch.arange(3), (1.0, 1.0, 1.0), (0.0, 0.5, 1.0))
     amounts = {"scale": (2.0, 3.0, 4.0), "bias": (0.1, 0.2, -0.3)}
@@ -288,8 +288,7 @@ def test_values_are_finished(device):
 def test_statistics_are_those_of_the_reference_and_repeat(device):
     images = Ragged.of([picture(24, 40, seed=seed).to(device) for seed in range(2)])
     windows = torch.cat([window((0, 5, 20, 32), (35, 40))] * 2)
-    ops = torch.tensor([[[Op.AUTOCONTRAST, 0.0], [Op.CONTRAST, 0.5]]] * 2)
-    program = ColourProgram(ops, torch.tensor([[0, 0, 1, 2]] * 2, dtype=torch.int32))
+    program = ColourProgram(torch.tensor([[[Op.AUTOCONTRAST, 0.0], [Op.CONTRAST, 0.5]]] * 2))
     epilogue = Epilogue(dtype=torch.float32, program=program, statistics=True)
     _, statistics = compare(images, windows, (35, 40), epilogue=epilogue)
     assert torch.equal(statistics, kernel(images, windows, (35, 40), epilogue=epilogue)[1])

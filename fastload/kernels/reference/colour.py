@@ -52,9 +52,8 @@ def apply_epilogue(
 
 def _coloured(values: torch.Tensor, epilogue: Epilogue, n: int) -> torch.Tensor:
     assert epilogue.program is not None
-    start, stop = epilogue.program.bounds[n, epilogue.part : epilogue.part + 2].tolist()
     previous = None if epilogue.previous is None else epilogue.previous[n]
-    for code, amount in epilogue.program.ops[n, start:stop].tolist():
+    for code, amount in epilogue.program.of(n, epilogue.part):
         values = _operated(values, Op(int(code)), amount, previous)
     return values
 

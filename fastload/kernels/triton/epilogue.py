@@ -11,7 +11,8 @@ with the arguments that :func:`epilogue_arguments` returns. An argument is None 
 Triton then compiles that step out. A kernel that loads its values from memory calls ``load_parameters`` before it uses
 them, and ``apply_loaded`` after, so that the latencies of both loads overlap.
 
-- ``program``: pointer to this part's operations, float32 (N, S, 2), where ``END`` ends each image's list; and S.
+- ``program``: pointer to the operations of all parts, float32 (N, S, 2), each image's last one ``END``; S; and the
+  part, if it is not the first.
 - ``previous``, ``statistics``: pointers to statistics, int64 (N, 7); see ``add_statistics``.
 - ``affine``: scale and bias of each channel.
 - ``erase``: pointer to boxes, int32 (N, 4); scale and bias of each channel.
@@ -67,7 +68,6 @@ POSTERIZE_BYTES = tl.constexpr(int(Op.POSTERIZE_BYTES))
 INVERT = tl.constexpr(int(Op.INVERT))
 CONTRAST = tl.constexpr(int(Op.CONTRAST))
 AUTOCONTRAST = tl.constexpr(int(Op.AUTOCONTRAST))
-
 END = tl.constexpr(spec.END)
 
 STATISTICS = tl.constexpr(7)  # of an image: sum of grey, three minima, three negated maxima
@@ -91,26 +91,28 @@ def apply_epilogue(values, n, pixels, y, x, first_row, last_row, program, previo
 
 @triton.jit
 def load_parameters(n, pixels, first_row, last_row, program, previous, erase):
-    """Load image ``n``'s first operation (code, amount) and grey mean, and whether its box overlaps these rows."""
-    code, amount, mean, erased = 0, 0.0, 0.0, False
+    """Load image ``n``'s first operation and grey mean, and whether its box overlaps these rows.
+
+    The operation is its place, counted over all images, its code and its amount.
+    """
+    place, code, amount, mean, erased = 0, 0, 0.0, 0.0, False
     if program is not None:
-        ops, slots = program
-        ops += n * slots * 2
-        code, amount = tl.load(ops).to(tl.int32), tl.load(ops + 1)
+        place = _first_of_part(program, n)
+        code, amount = _load_operation(program, place)
     if erase is not None:
         erased = box_overlaps_rows(erase[0] + 4 * n, first_row, last_row)
     if previous is not None:  # noqa: SIM102  (a compile-time condition; the next is one at run time)
         if code == CONTRAST:
             mean = _statistic(previous, n, 0) / pixels
-    return code, amount, mean, erased
+    return place, code, amount, mean, erased
 
 
 @triton.jit
 def apply_loaded(values, loaded, n, y, x, program, previous, affine, erase, seeds):
     """:func:`apply_epilogue`, given what :func:`load_parameters` returned."""
-    code, amount, mean, erased = loaded
+    place, code, amount, mean, erased = loaded
     if program is not None:
-        values = _apply_program(values, code, amount, mean, n, program, previous)
+        values = _apply_program(values, place, code, amount, mean, n, program, previous)
     if affine is not None:
         values = _normalized(values, affine)
     if erase is not None:  # noqa: SIM102  (a compile-time condition; the next is one at run time)
@@ -140,16 +142,38 @@ def _normalized(values, affine):
 
 
 @triton.jit
-def _apply_program(values, code, amount, mean, n, program, previous):
-    """Run the image's operations. Each is loaded while the one before it is computed."""
-    ops, slots = program
-    ops += n * slots * 2
-    while code != END:
-        ops += 2
-        next_code, next_amount = tl.load(ops).to(tl.int32), tl.load(ops + 1)
+def _apply_program(values, place, code, amount, mean, n, program, previous):
+    """Run the image's operations of this part. Each is loaded while the one before it is computed."""
+    runs = code < CONTRAST
+    if len(program) > 2:  # a later part begins with an operation that needs statistics
+        runs = code != END
+    while runs:
+        place += 1
+        next_code, next_amount = _load_operation(program, place)
         values = _apply_op(values, code, amount, mean, n, previous)
         code, amount = next_code, next_amount
+        runs = code < CONTRAST
     return values
+
+
+@triton.jit
+def _first_of_part(program, n):
+    """The place of image ``n``'s first operation in this part; that of ``END`` if it has none there."""
+    place = n * program[1]
+    if len(program) > 2:
+        place, code, found = place - 1, 0, 0
+        while (found < program[2]) & (code != END):
+            place += 1
+            code, _ = _load_operation(program, place)
+            found += (code >= CONTRAST).to(tl.int32)
+    return place
+
+
+@triton.jit
+def _load_operation(program, place):
+    """An operation's code and amount."""
+    ops = program[0] + 2 * place
+    return tl.load(ops).to(tl.int32), tl.load(ops + 1)
 
 
 @triton.jit
@@ -269,7 +293,7 @@ def epilogue_arguments(
     own, rest = _on_device(epilogue, images, device, others)
     program, erase, mix = epilogue.program, epilogue.erase, epilogue.mix
     return {
-        "program": (own["ops"], own["ops"].shape[1]) if "ops" in own else None,
+        "program": _program(own["ops"], epilogue.part) if "ops" in own else None,
         "previous": epilogue.previous,
         "affine": None if epilogue.scale is None else (epilogue.scale, epilogue.bias),
         "erase": None if erase is None else (own["boxes"], erase.scale, erase.bias),
@@ -282,6 +306,10 @@ def epilogue_arguments(
     }, rest
 
 
+def _program(ops: torch.Tensor, part: int) -> tuple[Any, ...]:
+    return (ops, ops.shape[1], part) if part else (ops, ops.shape[1])
+
+
 def _on_device(
     epilogue: Epilogue, images: int, device: torch.device, others: Sequence[torch.Tensor]
 ) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
@@ -292,19 +320,22 @@ def _on_device(
         return own, upload_parameters(device, *others)
     passes = [epilogue, *epilogue.following]
     named = [_parameters(each, images) for each in passes]
-    on_device = iter(upload_parameters(device, *(tensor for each in named for tensor in each.values()), *others))
-    own, *later = ({name: next(on_device) for name in parameters} for parameters in named)
+    # Passes share their program, which is copied once.
+    tensors = list({id(tensor): tensor for each in named for tensor in each.values()}.values())
+    copies = upload_parameters(device, *tensors, *others)
+    on_device = {id(tensor): copy for tensor, copy in zip(tensors, copies, strict=False)}
+    own, *later = ({name: on_device[id(tensor)] for name, tensor in each.items()} for each in named)
     for following, moved in zip(epilogue.following, later, strict=True):
         following.moved.update(moved)
-    return own, list(on_device)
+    return own, copies[len(tensors) :]
 
 
 def _parameters(epilogue: Epilogue, images: int) -> dict[str, torch.Tensor]:
     """The tensors on the CPU that a pass with this epilogue reads, and the zeros to which it adds its statistics."""
-    program, erase, mix, parameters = epilogue.program, epilogue.erase, epilogue.mix, {}
-    ops = None if program is None else program.parts[epilogue.part]
-    if ops is not None and ops.shape[1] > 1:  # a list of nothing but ends is none
-        parameters["ops"] = ops
+    program, erase, mix = epilogue.program, epilogue.erase, epilogue.mix
+    parameters: dict[str, torch.Tensor] = {}
+    if program is not None and not program.is_empty(epilogue.part):
+        parameters["ops"] = program.ended
     if erase is not None:
         parameters["boxes"] = erase.boxes
         if any(erase.scale):
