@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-__all__ = ["FIRST_WITH_STATISTICS", "ColourProgram", "Epilogue", "Erase", "Mix", "Op"]
+__all__ = ["END", "FIRST_WITH_STATISTICS", "ColourProgram", "Epilogue", "Erase", "Mix", "Op"]
 
 
 class Op(IntEnum):
