@@ -12,7 +12,7 @@ import torch
 
 from fastload.structure.tree import Path, Tree, name_of, retyped
 from fastload.targets.layout import TO_CORNERS, IsListed, Layout, Target, of_kind, one_size
-from fastload.targets.rows import PerBox, loses_rows, row_count, rows_taken, warn_of_missing
+from fastload.targets.rows import PerBox, loses_rows, row_count, rows_taken, warn_of_distant, warn_of_missing
 from fastload.targets.stored import Stored, have_area
 from fastload.transforms.geometry import rows_of
 
@@ -171,8 +171,11 @@ class Targets:
         if layout is None:
             return
         fields = layout.fields()
-        owners = [(target.sample, target.owner) for target in boxes.targets if target.sample is not None]
+        owners = {(target.sample, target.owner): target.count for target in boxes.targets if target.sample is not None}
         warn_of_missing(per_box, chain.from_iterable(fields[owner] for owner in owners))
+        counts = {sample: count for (sample, _), count in owners.items()}
+        if len(counts) == len(owners):
+            warn_of_distant({place: each for place, each in fields.items() if place not in owners}, counts, per_box)
         for target, kept in losing:
             beside, rows = fields[target.sample, target.owner], kept.nonzero()[0]
             own = next(field for field in beside if field.path == target.path)

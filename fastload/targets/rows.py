@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Iterable, MutableSequence, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +12,22 @@ import numpy as np
 import torch
 
 from fastload.structure.loaded_types import is_vision
-from fastload.structure.tree import Path, retyped
+from fastload.structure.tree import Path, name_of, retyped
 
-__all__ = ["PER_BOX", "Field", "PerBox", "loses_rows", "row_count", "rows_taken", "warn_of_missing"]
+__all__ = [
+    "PER_BOX",
+    "Field",
+    "PerBox",
+    "Place",
+    "loses_rows",
+    "row_count",
+    "rows_taken",
+    "warn_of_distant",
+    "warn_of_missing",
+]
 
 PerBox = Sequence[Hashable] | None  # names of fields, or their places in a tuple; None for the default
+Place = tuple[int | None, Path]  # of a field: its sample, and the path of what holds it, without the sample's index
 
 # Those of torchvision's detection models and data sets. So is every name that contains "label".
 PER_BOX = (
@@ -64,6 +76,32 @@ def loses_rows(field: Field, boxes: Field, per_box: PerBox) -> bool:
             stacklevel=2,
         )
     return False
+
+
+def warn_of_distant(fields: Mapping[Place, Sequence[Field]], counts: Mapping[int, int], per_box: PerBox) -> None:
+    """Warn of a field named as one with a row for each box that has as many in every sample, but is not beside boxes.
+
+    Args:
+        fields: by their place, those that are not beside boxes.
+        counts: how many boxes each sample has. If all have one, a field may as well have one row for each image.
+        per_box: names of fields that have a row for each box, as the user gave them.
+    """
+    columns: dict[tuple[Path, Hashable], dict[int, Field]] = defaultdict(dict)
+    for (sample, owner), together in fields.items():
+        if sample is not None:
+            for field in together:
+                columns[owner, field.name][sample] = field
+    for (_, name), column in columns.items():
+        is_named = name in PER_BOX or "label" in str(name).lower() if per_box is None else name in per_box
+        rows = {sample: row_count(field.value) for sample, field in column.items()}
+        if is_named and rows == counts and max(counts.values()) > 1:
+            warnings.warn(
+                f"{name_of(next(iter(column.values())).path)} has as many rows as its image has boxes, as in every "
+                "sample, but is not beside the boxes, so it keeps its rows where boxes are removed: if it has one for "
+                "each box, let the data set or collate_fn put it beside them",
+                UserWarning,
+                stacklevel=2,
+            )
 
 
 def warn_of_missing(per_box: PerBox, fields: Iterable[Field]) -> None:

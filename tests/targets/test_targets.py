@@ -390,6 +390,48 @@ def test_other_fields_keep_their_rows_and_are_named():
     assert [len(kept[name]) for name in target] == [1, 3, 1, 2]
 
 
+def beside_and_apart(rows, **apart):
+    """A batch with some boxes of each of two images in a target, and other fields beside the targets."""
+    targets = [{"boxes": tv_tensors.wrap(fields(image)[0][rows[image]], like=fields(image)[0])} for image in range(2)]
+    return {"image": [torch.zeros(3, *size) for size in SIZES], "target": targets, **apart}
+
+
+@pytest.mark.parametrize(
+    ("apart", "name"),
+    [
+        ({"labels": [torch.tensor([1, 2, 3]), torch.tensor([4, 5])]}, "labels"),
+        ({"labels": [["cat", "dog", "cat"], ["dog", "cat"]]}, "labels"),
+        ({"more": [{"area": torch.ones(3)}, {"area": torch.ones(2)}]}, "more"),
+    ],
+)
+def test_a_field_that_should_be_beside_the_boxes_is_named(apart, name):
+    batch = beside_and_apart([slice(3), slice(2)], **apart)
+    with pytest.warns(UserWarning, match=rf"batch\['{name}'\]\[0\].* has as many rows as its image has boxes"):
+        kept = moved_batch(left_half(targets_of(batch)), batch)
+    assert [len(target["boxes"]) for target in kept["target"]] == [1, 1]
+    assert str(kept[name]) == str(batch[name])
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "apart",
+    [
+        {"labels": [torch.tensor([1, 2, 3]), torch.tensor([4, 5, 6])]},  # no row for each box of the second image
+        {"size": [[20, 30, 3], [8, 9]]},
+    ],
+)
+def test_other_fields_apart_from_the_boxes_are_not(apart):
+    batch = beside_and_apart([slice(3), slice(2)], **apart)
+    moved_batch(left_half(targets_of(batch)), batch)
+
+
+@pytest.mark.filterwarnings("error")
+def test_nor_are_labels_of_images_that_have_a_box_each():
+    batch = beside_and_apart([slice(2, 3)] * 2, labels=[torch.tensor([7]), torch.tensor([8])])
+    kept = moved_batch(left_half(targets_of(batch)), batch)
+    assert [len(target["boxes"]) for target in kept["target"]] == [0, 0]
+
+
 def test_in_a_tuple_the_labels_follow_the_boxes():
     boxes, labels = fields(0)
     batch = [torch.zeros(3, *SIZES[0])], [(torch.tensor([1, 2, 3]), boxes, labels)]
